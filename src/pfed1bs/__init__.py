@@ -1,0 +1,1 @@
+"""Personalised federated learning with one-bit random sketches, byte-exact."""
