@@ -1,0 +1,56 @@
+"""Mini-batches of many clients at once, each client drawn from its own stream."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfed1bs.rng import stream
+
+Key = tuple[int, str, int, int]  # seed, name, client, round
+
+
+@dataclass(frozen=True)
+class ClientBatches:
+    """Stacked mini-batches of one round; the same name gives the same batches, fewer steps the first of them."""
+
+    inputs: Tensor  # (N, *shape) samples of all clients
+    labels: Tensor  # (N,)
+    steps: int
+    rows: Callable[[str, int], Tensor]  # (steps, S, B) rows of `inputs` for a name
+    mirrored: Callable[[str, int], Tensor] | None = None  # (steps, S, B) which images to flip
+
+    def __call__(self, name: str = "train", steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs of inputs (S, B, ...) and labels (S, B)."""
+        count = self.steps if steps is None else steps
+        rows = self.rows(name, count).to(self.inputs.device)
+        labels = self.labels[rows]
+        mirrored = None if self.mirrored is None else self.mirrored(name, count).to(self.inputs.device)
+        for step in range(count):
+            x = self.inputs.index_select(0, rows[step].reshape(-1)).view(*rows.shape[1:], *self.inputs.shape[1:])
+            if mirrored is not None:
+                x = torch.where(mirrored[step][..., None, None, None], x.flip(-1), x)
+            yield x, labels[step]
+
+
+def draw(own: Tensor, steps: int, batch: int, key: Key) -> Tensor:
+    """(steps, batch) of the rows `own` of one client.
+
+    With at least `batch` rows an epoch is one permutation cut into full batches, then comes the next; with fewer, rows
+    are drawn with replacement.
+    """
+    seed, name, client, round = key
+    generator = stream(seed, "batches", name, client, round)
+    size = len(own)
+    if size < batch:
+        return own[torch.randint(size, (steps, batch), generator=generator)]
+    each = size // batch
+    epochs = [torch.randperm(size, generator=generator)[: each * batch] for _ in range(-(-steps // each))]
+    return own[torch.cat(epochs)[: steps * batch]].view(steps, batch)
+
+
+def flips(steps: int, batch: int, key: Key) -> Tensor:
+    """(steps, batch) fair coins, from a stream beside the one of the batches, which augmentation leaves as it is."""
+    seed, name, client, round = key
+    return torch.rand(steps, batch, generator=stream(seed, "flips", name, client, round)) < 0.5
