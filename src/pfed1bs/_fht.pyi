@@ -1,0 +1,35 @@
+"""Types of the native kernels; arrays are passed as the address of their first element."""
+
+def isa() -> str:
+    """The instruction set in use: avx512, avx2 or portable."""
+
+def transform(src: int, dst: int, rows: int, log2: int, scale: float, threads: int) -> None:
+    """Scale * H x for every row; dst may be src."""
+
+def project(
+    src: int, dst: int, signs: int, index: int, rows: int, n: int, log2: int, m: int, scale: float, threads: int
+) -> None:
+    """The sketch of every row; signs is 0 where there are none."""
+
+def lift(
+    src: int, dst: int, signs: int, index: int, rows: int, n: int, log2: int, m: int, scale: float, threads: int
+) -> None:
+    """The transpose of project."""
+
+def pack(src: int, dst: int, rows: int, m: int, threads: int) -> bool:
+    """Write the bits of x >= 0; whether all numbers were finite."""
+
+def unpack(src: int, dst: int, rows: int, m: int, threads: int) -> None:
+    """Write +-1 for every bit."""
+
+def count(messages: tuple[int, ...], weights: tuple[int, ...], counters: int, wide: bool, m: int, threads: int) -> None:
+    """Add the weights of the messages to the counters (int64 if wide, else int32) of their 1 bits."""
+
+def decide(counters: int, previous: int, dst: int, wide: bool, total: int, m: int, threads: int) -> int:
+    """Write the majority; the number of ties."""
+
+def words(key: int, start: int, count: int, dst: int) -> None:
+    """SplitMix64 with random access (rng.words)."""
+
+def distinct(key: int, log2: int, count: int, dst: int) -> None:
+    """The first `count` different candidates (rng.distinct), ascending."""

@@ -1,0 +1,76 @@
+"""The native kernels, if they were built, for contiguous tensors on the CPU and on as many threads as torch uses."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, get_num_threads
+
+built = find_spec("pfed1bs._fht") is not None
+enabled = built  # tests switch it off to compare with the torch path
+if built:
+    from pfed1bs import _fht
+
+
+def kernel() -> str:
+    """What transforms float32 on the CPU: "avx512", "avx2", "portable", or "torch" where the extension is missing."""
+    return _fht.isa() if enabled else "torch"
+
+
+def usable(x: Tensor) -> bool:
+    """Whether the native kernels take x; everything else goes through torch."""
+    return enabled and x.device.type == "cpu" and x.dtype in (torch.float32, torch.uint8)
+
+
+def transform(x: Tensor, out: Tensor, scale: float) -> None:
+    """H x times scale into out, which may be x itself."""
+    n = x.shape[-1]
+    _fht.transform(x.data_ptr(), out.data_ptr(), x.numel() // n, n.bit_length() - 1, scale, get_num_threads())
+
+
+def project(w: Tensor, padded: int, signs: Tensor | None, rows: Tensor) -> Tensor:
+    """Rows `rows` of H D P w times 1 / sqrt(m), shape (..., m)."""
+    m, n = len(rows), w.shape[-1]
+    out = torch.empty(*w.shape[:-1], m)
+    at = (w.data_ptr(), out.data_ptr(), 0 if signs is None else signs.data_ptr(), rows.data_ptr())
+    _fht.project(*at, w.numel() // n, n, padded.bit_length() - 1, m, m**-0.5, get_num_threads())
+    return out
+
+
+def lift(u: Tensor, n: int, padded: int, signs: Tensor | None, rows: Tensor) -> Tensor:
+    """The transpose of project, shape (..., n)."""
+    m = len(rows)
+    out = torch.empty(*u.shape[:-1], n)
+    at = (u.data_ptr(), out.data_ptr(), 0 if signs is None else signs.data_ptr(), rows.data_ptr())
+    _fht.lift(*at, u.numel() // m, n, padded.bit_length() - 1, m, m**-0.5, get_num_threads())
+    return out
+
+
+def pack(x: Tensor) -> tuple[Tensor, bool]:
+    """Bits of x >= 0, shape (..., ceil(m/8)), and whether all of x is finite."""
+    m = x.shape[-1]
+    out = torch.empty(*x.shape[:-1], (m + 7) // 8, dtype=torch.uint8)
+    rows = out.numel() // max(out.shape[-1], 1)
+    return out, _fht.pack(x.data_ptr(), out.data_ptr(), rows, m, get_num_threads())
+
+
+def unpack(bits: Tensor, m: int) -> Tensor:
+    """+-1 as float32, shape (..., m)."""
+    out = torch.empty(*bits.shape[:-1], m)
+    _fht.unpack(bits.data_ptr(), out.data_ptr(), out.numel() // m, m, get_num_threads())
+    return out
+
+
+def count(messages: Sequence[Tensor], weights: Sequence[int], counters: Tensor) -> None:
+    """Add the weight of every message to the counters of its + bits."""
+    addresses = tuple(message.data_ptr() for message in messages)
+    wide = counters.dtype == torch.int64
+    _fht.count(addresses, tuple(weights), counters.data_ptr(), wide, len(counters), get_num_threads())
+
+
+def decide(counters: Tensor, total: int, previous: Tensor) -> tuple[Tensor, int]:
+    """Bits of 2 * counters > total, those of previous where equal, and how many were equal."""
+    out = torch.empty_like(previous)
+    wide = counters.dtype == torch.int64
+    at = (counters.data_ptr(), previous.data_ptr(), out.data_ptr())
+    return out, _fht.decide(*at, wide, total, len(counters), get_num_threads())
