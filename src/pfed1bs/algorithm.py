@@ -1,0 +1,156 @@
+"""The contract of a federated method, and the few helpers that most methods share."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from pfed1bs.rng import stream
+from pfed1bs.task import Task
+from pfed1bs.wire import Layout, Message
+
+State = dict[str, Tensor]  # named tensors; client states have a leading client axis; "log/..." goes to metrics.jsonl
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of one round, ascending by id, as both sides know them."""
+
+    seed: int
+    round: int
+    ids: Tensor  # (S,)
+    sizes: Tensor  # (S,) training samples
+    seen: Tensor  # (S,) round of the last broadcast held, -1: none
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """(S,) shares N_k / sum N in float64, on the CPU."""
+        sizes = self.sizes.cpu().double()
+        return sizes / sizes.sum()
+
+    def uniform(self, name: str, *shape: int) -> Tensor:
+        """(S, *shape) numbers in [0, 1) on the CPU; row i from client ids[i]'s own stream."""
+        streams = (stream(self.seed, name, int(client), self.round) for client in self.ids)
+        return torch.stack([torch.rand(shape, generator=generator) for generator in streams])
+
+    def rows(self, at: Tensor | slice) -> "Cohort":
+        """The same round for some of its clients."""
+        return Cohort(self.seed, self.round, self.ids[at], self.sizes[at], self.seen[at])
+
+
+class Batches(Protocol):
+    """Mini-batches of a cohort: R pairs of inputs (S, B, ...) and labels (S, B)."""
+
+    @property
+    def steps(self) -> int:
+        """R, the number of local steps of a round."""
+        ...
+
+    def __call__(self, name: str = "train", steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of one purpose, the same at every call."""
+        ...
+
+
+class Algorithm(Protocol):
+    """A federated method: pure functions of states, with hyper-parameters as dataclass fields.
+
+    What stands below with a body is the common case: no replica, a personal model in clients["w"].
+    """
+
+    task: Task
+    seed: int
+    paper: ClassVar[str]  # where the method comes from
+    personalises: ClassVar[bool]  # ends with a model per client that differs by more than fine-tuning
+
+    @property
+    def down(self) -> Layout:
+        """Fields sent by the server."""
+        ...
+
+    @property
+    def up(self) -> Layout:
+        """Fields sent by each client."""
+        ...
+
+    @property
+    def trains(self) -> Literal["sampled", "all"]:
+        """Who does local work in a round."""
+        return "sampled"
+
+    def init(self, clients: int) -> tuple[State, State]:
+        """Server state and client states at round 0, the same at every party for the same seed."""
+        ...
+
+    def broadcast(self, server: State, cohort: Cohort) -> Message:
+        """What the server says at the start of a round: fields common to all, or with a leading axis (S, ...)."""
+        ...
+
+    def absorb(self, clients: State, received: Message, round: int) -> State:
+        """What a client does with every broadcast, late ones too."""
+        return clients
+
+    def snapshot(self, server: State) -> Message | None:
+        """What replaces all missed broadcasts, in the layout {name: Floats}; None: there is no such thing."""
+        return None
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """The work of a round at the clients, and what each of them says; every field (S, ...)."""
+        ...
+
+    def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
+        """The new server state; messages are decoded lazily, ascending by id, signs still packed."""
+        ...
+
+    def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
+        """The weights that are judged, by name: "personal", and where they exist "global" and "tuned"."""
+        return {"personal": model_of(clients)}
+
+
+def replicates(algorithm: Algorithm) -> bool:
+    """Whether broadcasts build on each other, so that every client must absorb each of them."""
+    return type(algorithm).absorb is not Algorithm.absorb
+
+
+def buffers_of(state: State) -> State:
+    """BatchNorm statistics and their like, which stay at the client."""
+    return {name: value for name, value in state.items() if name.startswith("buffer/")}
+
+
+def model_of(state: State) -> State:
+    """Weights and buffers."""
+    return {"w": state["w"], **buffers_of(state)}
+
+
+def stack(w: Tensor, clients: int) -> Tensor:
+    """(clients, n) rows that all show the same weights w (n,)."""
+    return w.expand(clients, -1)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Plain SGD with ridge mu and heavy-ball momentum on stacked weights."""
+
+    task: Task
+    lr: float
+    mu: float = 0.0
+    momentum: float = 0.0
+
+    def step(self, w: Tensor, grad: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """w - lr (grad + mu w), or the same through the velocity."""
+        if self.mu:
+            grad = torch.add(grad, w, alpha=self.mu)
+        if self.momentum:
+            grad = grad if velocity is None else torch.add(grad, velocity, alpha=self.momentum)
+            velocity = grad
+        return torch.add(w, grad, alpha=-self.lr), velocity
+
+    def run(self, w: Tensor, buffers: State, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, State, Tensor]:
+        """Weights and buffers after the batches, and the last loss (S,); momentum starts from rest."""
+        velocity, loss = None, torch.zeros(len(w))
+        for x, y in batches:
+            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
+            w, velocity = self.step(w, grad, velocity)
+        return w, buffers, loss

@@ -1,0 +1,32 @@
+"""FedAvg: the mean of locally trained models (McMahan et al., AISTATS 2017), also with fine-tuning."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.compressors import Compressor, Dense
+
+
+@dataclass(frozen=True)
+class FedAvg(Averaging):
+    """Full precision both ways. The personal model is the client's own after its last local training."""
+
+    paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
+
+    @property
+    def compressor(self) -> Compressor:
+        """Updates as they are."""
+        return Dense(self.task.n)
+
+
+@dataclass(frozen=True)
+class FedAvgFT(Averaging):
+    """FedAvg whose personal model is the last average, fine-tuned at the client."""
+
+    paper: ClassVar[str] = "McMahan et al., AISTATS 2017, with fine-tuning"
+    judged: ClassVar[str] = "tuned"
+
+    @property
+    def compressor(self) -> Compressor:
+        """Updates as they are."""
+        return Dense(self.task.n)

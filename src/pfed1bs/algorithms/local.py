@@ -1,0 +1,61 @@
+"""Local-only training: every client alone, the floor that any federation has to beat."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, stack
+from pfed1bs.task import Task
+from pfed1bs.wire import Layout, Message
+
+
+@dataclass(frozen=True)
+class Local(Algorithm):
+    """Nothing is sent. `train` says whether clients that are not sampled train too, as in pfed1bs."""
+
+    task: Task
+    seed: int = 0
+    lr: float = 0.05  # eta: step size
+    mu: float = 1e-5  # ridge
+    momentum: float = 0.0  # velocity persists over rounds
+    train: Literal["sampled", "all"] = "sampled"
+
+    paper: ClassVar[str] = "training alone"
+    personalises: ClassVar[bool] = True
+
+    @property
+    def down(self) -> Layout:
+        """Nothing."""
+        return {}
+
+    @property
+    def up(self) -> Layout:
+        """Nothing."""
+        return {}
+
+    @property
+    def trains(self) -> Literal["sampled", "all"]:
+        """As configured."""
+        return self.train
+
+    def init(self, clients: int) -> tuple[State, State]:
+        """The same weights everywhere, from the seed."""
+        w = stack(self.task.init(self.seed), clients).clone()
+        return {}, {"w": w, **self.task.buffers(clients), **({"velocity": 0 * w} if self.momentum else {})}
+
+    def broadcast(self, server: State, cohort: Cohort) -> Message:
+        """Nothing."""
+        return {}
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """R steps of SGD."""
+        descent = Descent(self.task, self.lr, self.mu, self.momentum)
+        w, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
+        for x, y in batches():
+            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
+            w, velocity = descent.step(w, grad, velocity)
+        return {"w": w, **buffers, **({"velocity": velocity} if self.momentum else {}), "log/loss": loss}, {}
+
+    def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
+        """Nothing to do."""
+        return server

@@ -1,0 +1,135 @@
+"""pFed1BS: models kept apart, pulled together by a one-bit consensus on their sketches (Cheng et al., AAAI 2026)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, stack
+from pfed1bs.codecs import Signs
+from pfed1bs.rng import TIES, bits, key
+from pfed1bs.sketch import Sketch, gaussian, srht
+from pfed1bs.task import Task
+from pfed1bs.votes import pack, sign, tally, unpack
+from pfed1bs.wire import Layout, Message
+
+
+@dataclass(frozen=True)
+class PFed1BS(Algorithm):
+    """The method as published; docs/method.md lists every place where the paper left a choice.
+
+    The consensus of round 0 is known to all from the seed, so nothing is sent for it. `zero_masked` takes the one-sided
+    penalty at its word (v = 0 pulls nowhere), `zero_literal` the printed gradient (one round of shrinkage of Phi w),
+    `sketch` what the authors' code does (sign(Phi w0)). The authors' optimiser is mu=1e-4, momentum=0.5.
+    """
+
+    task: Task
+    seed: int = 0
+    lr: float = 0.05  # eta: step size
+    lam: float = 5e-4  # lambda: pull towards the consensus
+    mu: float = 1e-5  # ridge
+    gamma: float = 1e4  # sharpness of the smoothed l1 norm
+    ratio: float = 0.1  # m / n: sketch bits per weight
+    momentum: float = 0.0  # velocity persists over rounds
+    v0: Literal["zero_masked", "zero_literal", "sketch"] = "zero_masked"
+    train: Literal["sampled", "all"] = "sampled"
+    projection: Literal["srht", "gaussian"] = "srht"
+    use_D: bool = True  # random signs in front of the transform
+    start: Literal["common", "own"] = "common"  # own: every client draws its first weights (ablation)
+
+    paper: ClassVar[str] = "Cheng et al., AAAI 2026"
+    personalises: ClassVar[bool] = True
+
+    @cached_property
+    def sketch(self) -> Sketch:
+        """Phi, the same at every party and in every round."""
+        m = sketch_size(self.task.n, self.ratio)
+        if self.projection == "gaussian":
+            return gaussian(self.task.n, m, self.seed)
+        return srht(self.task.n, m, self.seed, use_D=self.use_D)
+
+    @property
+    def down(self) -> Layout:
+        """The consensus v."""
+        return {"consensus": Signs(self.sketch.m)}
+
+    @property
+    def up(self) -> Layout:
+        """The client's sketch z_k."""
+        return {"sketch": Signs(self.sketch.m)}
+
+    @property
+    def trains(self) -> Literal["sampled", "all"]:
+        """As configured."""
+        return self.train
+
+    def init(self, clients: int) -> tuple[State, State]:
+        """v0 (only its signs where they exist, otherwise seeded bits for the ties of round 0), and the first weights."""
+        w0 = self.task.init(self.seed)
+        w = stack(w0, clients).clone()
+        if self.start == "own":
+            w = torch.stack([self.task.init(self.seed + 1 + client) for client in range(clients)])
+        first = sign(self.sketch.forward(w0))
+        ties = torch.from_numpy(bits(key(self.seed, TIES), self.sketch.m).copy())
+        server = {"consensus": pack(first) if self.v0 == "sketch" else ties, "first": pack(first)}
+        return server, {"w": w, **self.task.buffers(clients), **({"velocity": 0 * w} if self.momentum else {})}
+
+    def broadcast(self, server: State, cohort: Cohort) -> Message:
+        """The consensus; nothing in round 0."""
+        return {"consensus": server["consensus"]} if cohort.round else {}
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """R steps on the smoothed objective (Lemma 2), then the signs of the sketch."""
+        descent = Descent(self.task, self.lr, self.mu, self.momentum)
+        w, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
+        v, share = received.get("consensus"), torch.zeros(len(w))
+        for step, (x, y) in enumerate(batches()):
+            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
+            pull = self.pull(w, v)
+            if pull is not None:
+                if step == batches.steps - 1:
+                    share = self.lam * pull.norm(dim=1) / grad.norm(dim=1)
+                grad = torch.add(grad, pull, alpha=self.lam)
+            w, velocity = descent.step(w, grad, velocity)
+        z = sign(self.sketch.forward(w))
+        log = {"log/loss": loss, "log/pull": share}
+        if v is not None:
+            log["log/agreement"] = (z == v).float().mean(1)
+        return {"w": w, **buffers, **({"velocity": velocity} if self.momentum else {}), **log}, {"sketch": z}
+
+    def pull(self, w: Tensor, v: Tensor | None) -> Tensor | None:
+        """Gradient of the penalty at w; None where it is zero."""
+        if not self.lam:
+            return None
+        if v is None and self.v0 == "sketch":
+            v = sign(self.sketch.forward(self.task.init(self.seed).to(w.device)))
+        if v is None:
+            return self.shrinkage(w) if self.v0 == "zero_literal" else None
+        return self.sketch.pull(w, v, self.gamma)
+
+    def shrinkage(self, w: Tensor) -> Tensor:
+        """The printed gradient at v = 0: Phi^T tanh(gamma Phi w)."""
+        return self.sketch.adjoint(torch.tanh(self.gamma * self.sketch.forward(w)))
+
+    def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
+        """Majority vote with integer weights N_k (Lemma 6); ties keep the previous bit."""
+        old, m = server["consensus"], self.sketch.m
+        outcome = tally((message["sketch"] for message in received), cohort.sizes, old, m)
+        v = unpack(outcome.bits, m)
+        return {
+            **server,
+            "consensus": outcome.bits,
+            "log/flips": (v != unpack(old, m)).float().mean(),
+            "log/initial": (v == unpack(server["first"], m)).float().mean(),
+            "log/ties": torch.tensor(outcome.ties / m),
+        }
+
+
+def sketch_size(n: int, ratio: float) -> int:
+    """m = floor(ratio n), at least 1."""
+    if not 0 < ratio <= 1:
+        raise ValueError(f"algorithm.ratio = m/n must be in (0, 1], got {ratio}; the paper uses 0.1")
+    return max(1, int(ratio * n + 1e-9))

@@ -1,0 +1,78 @@
+"""How good the models are: each client's own held-out samples, in evaluation mode."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pfed1bs.algorithm import Algorithm, Cohort, State, buffers_of
+from pfed1bs.data import Federation
+from pfed1bs.exchange import moved, rows
+from pfed1bs.simulate import Progress
+
+
+@dataclass(frozen=True)
+class Score:
+    """Results of one kind of model at all clients, (K,) each."""
+
+    correct: Tensor
+    samples: Tensor
+    loss: Tensor  # mean cross-entropy
+
+    @property
+    def clients(self) -> Tensor:
+        """Accuracy of every client, in percent."""
+        return 100 * self.correct / self.samples
+
+    @property
+    def micro(self) -> float:
+        """Right answers among all samples, in percent."""
+        return 100 * float(self.correct.sum()) / float(self.samples.sum())
+
+    @property
+    def macro(self) -> float:
+        """Mean of the clients' accuracies, in percent."""
+        return float(self.clients.mean())
+
+
+def evaluate(
+    algorithm: Algorithm,
+    data: Federation,
+    progress: Progress,
+    *,
+    steps: int = 10,
+    batch: int = 64,
+    seed: int = 0,
+    chunk: int | None = None,
+) -> dict[str, Score]:
+    """Scores of "personal", and where the method has them "global" and "tuned", models of all K clients.
+
+    Fine-tuning before judging uses the clients' training samples only, `steps` batches of size `batch`.
+    """
+    device = next(iter(progress.clients.values())).device
+    data, server = data.to(device), moved(progress.server, device)
+    parts: dict[str, list[Score]] = {}
+    for ids in torch.arange(data.clients).split(chunk or data.clients):
+        cohort = Cohort(seed, progress.round, ids, data.sizes[ids], progress.seen[ids])
+        batches = data.batches(ids, progress.round, seed, steps, batch)
+        for name, model in algorithm.personal(server, rows(progress.clients, ids), cohort, batches).items():
+            parts.setdefault(name, []).append(score(algorithm, data, model, ids))
+    return {name: _joined(scores) for name, scores in parts.items()}
+
+
+def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> Score:
+    """The models of some clients, weights and buffers (S, ...), on those clients' test samples."""
+    correct, samples, loss = (torch.zeros(len(ids), dtype=torch.float64) for _ in range(3))
+    for x, y, mask in data.tests(ids):
+        logits = algorithm.task.logits(model["w"], x, buffers_of(model))
+        entropy = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
+        correct += ((logits.argmax(-1) == y) & mask).sum(1).cpu()
+        samples += mask.sum(1).cpu()
+        loss += (entropy * mask).sum(1).double().cpu()
+    return Score(correct, samples, loss / samples)
+
+
+def _joined(scores: list[Score]) -> Score:
+    fields = ("correct", "samples", "loss")
+    return Score(*(torch.cat([getattr(part, field) for part in scores]) for field in fields))

@@ -1,0 +1,173 @@
+"""Who is told what, and what it costs: the same for the simulator and for real networks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
+from pfed1bs.codecs import Floats
+from pfed1bs.wire import HEADER, Kind, Layout, Message, decode, encode
+
+SEED_BYTES = 8  # the 64-bit seed that every client is given once
+
+
+@dataclass(frozen=True)
+class News:
+    """One encoded message on its way from the server."""
+
+    kind: Kind
+    round: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one round, headers included; `down` counts a broadcast once for every receiver, as the paper does."""
+
+    up: int
+    down: int
+    broadcast: int = 0  # the downlink if every different message is sent once, to all who need it
+    catch_up: int = 0  # part of `down`: what clients had missed
+    side: int = 0  # part of `up` and `down`: headers and single numbers
+    once: int = 0  # in neither of them: the seed, for clients that join
+
+    @property
+    def total(self) -> int:
+        """Everything, as unicast."""
+        return self.up + self.down + self.once
+
+
+@lru_cache(maxsize=8)
+def snapshot_layout(algorithm: Algorithm) -> Layout:
+    """Fields of a snapshot; empty if the method has none."""
+    message = algorithm.snapshot(algorithm.init(1)[0]) or {}
+    return {name: Floats(tuple(value.shape)) for name, value in message.items()}
+
+
+def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], cohort: Cohort) -> list[list[News]]:
+    """What each client of the round has to be sent: the broadcast, and before it what it has missed.
+
+    A method whose broadcasts build on each other may send its snapshot instead of all of them, if that is shorter.
+    """
+    if not algorithm.down:
+        return [[] for _ in cohort.ids]
+    current = [News("down", cohort.round, data) for data in _broadcasts(algorithm, server, cohort)]
+    if not replicates(algorithm):
+        return [[current[i % len(current)]] for i in range(len(cohort.ids))]
+    assert len(current) == 1, "a replica is built from broadcasts that are the same for all"
+    snapshot = algorithm.snapshot(server) if cohort.round else None
+    short = None
+    if snapshot is not None:
+        data = encode(snapshot_layout(algorithm), snapshot, kind="snapshot", round=cohort.round)
+        short = News("snapshot", cohort.round, data)
+    news = []
+    for seen in cohort.seen.tolist():
+        missed = range(seen + 1, cohort.round)
+        full = [News("down", r, history[r]) for r in missed if r in history] + current
+        complete = len(full) == len(missed) + 1
+        if short is not None and (not complete or len(short.data) < sum(len(item.data) for item in full)):
+            full = [short]
+        assert complete or short is not None, "history was cut although there is no snapshot"
+        news.append(full)
+    return news
+
+
+def _broadcasts(algorithm: Algorithm, server: State, cohort: Cohort) -> list[bytes]:
+    """The encoded broadcast: one for all, or one for each client if a field has a leading client axis."""
+    message = algorithm.broadcast(server, cohort)
+    own = [name for name, field in message.items() if field.dim() > len(algorithm.down[name].shape)]
+    if not own:
+        return [encode(algorithm.down, message, kind="down", round=cohort.round)]
+    parts = ({name: field[i] if name in own else field for name, field in message.items()} for i in range(len(cohort.ids)))
+    return [encode(algorithm.down, part, kind="down", round=cohort.round) for part in parts]
+
+
+def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> tuple[State, Message]:
+    """Client states after their news, and the broadcast of the round, with a leading axis where it differs.
+
+    Methods that keep a replica find everything in it and get an empty broadcast.
+    """
+    device = next(iter(clients.values())).device
+    if not replicates(algorithm):
+        different = list({id(item): item for items in news for item in items}.values())
+        messages = [decode(algorithm.down, item.data, kind="down", round=item.round) for item in different]
+        if not messages or not messages[0]:
+            return clients, {}
+        if len(messages) == 1:
+            return clients, moved(messages[0], device)
+        return clients, {name: torch.stack([one[name] for one in messages]).to(device) for name in messages[0]}
+    for item in sorted({item for items in news for item in items}, key=lambda item: item.round):
+        layout = algorithm.down if item.kind == "down" else snapshot_layout(algorithm)
+        message = decode(layout, item.data, kind=item.kind, round=item.round)
+        if message:
+            at = torch.tensor([i for i, items in enumerate(news) if item in items], device=device)
+            clients = replaced(clients, at, algorithm.absorb(rows(clients, at), moved(message, device), item.round))
+    return clients, {}
+
+
+def say(algorithm: Algorithm, message: Message, cohort: Cohort) -> list[bytes]:
+    """The encoded messages of a cohort, in its order; none for a method that sends nothing."""
+    if not algorithm.up:
+        return []
+    own = {name: field.cpu() for name, field in message.items()}
+    return [
+        encode(algorithm.up, {name: field[i] for name, field in own.items()}, kind="up", round=cohort.round, samples=size)
+        for i, size in enumerate(cohort.sizes.tolist())
+    ]
+
+
+def listen(algorithm: Algorithm, messages: Iterable[bytes], cohort: Cohort) -> Iterable[Message]:
+    """The decoded messages of a cohort, one by one, signs still packed."""
+    for data, size in zip(messages, cohort.sizes.tolist(), strict=True):
+        yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, packed=True)
+
+
+def remember(algorithm: Algorithm, history: Mapping[int, bytes], news: list[list[News]], seen: Tensor) -> dict[int, bytes]:
+    """The broadcasts that somebody may still have to catch up on, no more of them than a snapshot is long."""
+    if not replicates(algorithm):
+        return {}
+    fresh = {item.round: item.data for items in news for item in items if item.kind == "down"}
+    history = {r: data for r, data in sorted({**history, **fresh}.items()) if r > int(seen.min())}
+    layout = snapshot_layout(algorithm)
+    if layout:
+        limit = sum(codec.size or 0 for codec in layout.values())
+        while history and sum(map(len, history.values())) > limit:
+            history.pop(min(history))
+    return history
+
+
+def traffic(algorithm: Algorithm, news: list[list[News]], uplinks: list[bytes], cohort: Cohort) -> Traffic:
+    """What a round has cost."""
+    sent = [item for items in news for item in items]
+    scalars = [sum(codec.size or 0 for codec in layout.values() if codec.shape == ()) for layout in (algorithm.down, algorithm.up)]
+    full = sum(1 for item in sent if len(item.data) > HEADER.size)
+    return Traffic(
+        up=sum(map(len, uplinks)),
+        down=sum(len(item.data) for item in sent),
+        broadcast=sum(len(data) for data in {id(item.data): item.data for item in sent}.values()),
+        catch_up=sum(len(item.data) for item in sent if item.kind == "snapshot" or item.round < cohort.round),
+        side=HEADER.size * (len(sent) + len(uplinks)) + scalars[0] * full + scalars[1] * len(uplinks),
+        once=SEED_BYTES * int((cohort.seen < 0).sum()) if algorithm.up else 0,
+    )
+
+
+def moved(state: State, device: torch.device) -> State:
+    """The same tensors on a device."""
+    return {name: value.to(device) for name, value in state.items()}
+
+
+def rows(state: State, at: Tensor) -> State:
+    """Some clients' rows of a state; the state itself if that is all of them in order."""
+    if all(len(value) == len(at) for value in state.values()):
+        return state
+    return {name: value[at] for name, value in state.items()}
+
+
+def replaced(state: State, at: Tensor, part: State) -> State:
+    """The state with some clients' rows replaced."""
+    if all(len(value) == len(at) for value in state.values()):
+        return part
+    return {name: value.index_copy(0, at, part[name]) for name, value in state.items()}
