@@ -22,7 +22,7 @@ def reading(path: Path) -> Iterator[None]:
     """Name the file when anything is wrong with its content."""
     try:
         yield
-    except MemoryError:
+    except (MemoryError, PermissionError):
         raise
     except Exception as error:
         raise ValueError(
@@ -44,6 +44,8 @@ def idx(path: Path) -> Bytes:
         if len(data) < 4 or data[:3] != b"\0\0\x08" or data[3] not in (1, 3):
             raise ValueError(f"an IDX file of bytes begins with 00 00 08 and 01 or 03, got {data[:4].hex(' ')}")
         start = 4 + 4 * data[3]
+        if len(data) < start:
+            raise ValueError(f"its header ends after {len(data)} of {start} bytes")
         shape = tuple(int(size) for size in np.frombuffer(data[4:start], ">u4"))
         if len(data) - start != int(np.prod(shape)):
             raise ValueError(f"its header promises {shape} values, it holds {len(data) - start}")

@@ -152,7 +152,7 @@ def _digits() -> Arrays:
 def _npz(path: Path) -> Arrays:
     if not path.is_file():
         raise ValueError(f"no file {path}; data.name takes the path of a .npz file as seen from the current directory")
-    with reading(path), np.load(path, allow_pickle=False) as content:
+    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         arrays = {name: content[name] for name in content.files}
     for names in (("x", "y"), ("x_train", "y_train", "x_test", "y_test")):
         if set(names) <= set(arrays):

@@ -66,8 +66,9 @@ def _parse(scheme: str) -> tuple[str, float]:
 def _blocks(labels: Indices, clients: int, each: int, rng: np.random.Generator) -> list[Indices]:
     """Contiguous label blocks; a label with o owners is shuffled and cut into o pieces.
 
-    The first o - 1 sizes are uniform integers in [total / (o + 1), total / max(2, o - 1)), the rest goes to the last
-    owner: at least one sample, since o - 1 pieces each below total / (o - 1) never reach the total.
+    The first o - 1 sizes are uniform integers in [total / (o + 1), total / max(2, o - 1)), or floor(total / o) where
+    that holds no integer; the rest goes to the last owner: at least one sample, since o - 1 pieces each below
+    total / (o - 1) never reach the total.
     """
     classes = int(labels.max()) + 1
     if each > classes:
@@ -88,13 +89,13 @@ def _blocks(labels: Indices, clients: int, each: int, rng: np.random.Generator) 
 
 def _sizes(label: int, total: int, owners: int, rng: np.random.Generator) -> Indices:
     """Sizes of all pieces but the last."""
-    low, high = -(-total // (owners + 1)), -(-total // max(2, owners - 1))
-    if owners > 1 and low >= high:
+    if total < owners:
         raise ValueError(
             f"label {label} has {total} samples, too few to cut among {owners} clients; "
             "use fewer clients or fewer labels per client"
         )
-    return rng.integers(low, high, owners - 1) if owners > 1 else np.empty(0, np.int64)
+    low, high = -(-total // (owners + 1)), -(-total // max(2, owners - 1))
+    return rng.integers(low, high, owners - 1) if low < high else np.full(owners - 1, total // owners)
 
 
 def _shares(labels: Indices, clients: int, a: float, rng: np.random.Generator, min_size: int) -> list[Indices]:
