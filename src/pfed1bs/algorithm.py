@@ -124,6 +124,11 @@ def model_of(state: State) -> State:
     return {"w": state["w"], **buffers_of(state)}
 
 
+def present(**values: Tensor | None) -> State:
+    """Those of the named tensors that exist."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def stack(w: Tensor, clients: int) -> Tensor:
     """(clients, n) rows that all show the same weights w (n,)."""
     return w.expand(clients, -1)
@@ -139,7 +144,7 @@ class Descent:
     momentum: float = 0.0
 
     def step(self, w: Tensor, grad: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """w - lr (grad + mu w), or the same through the velocity."""
+        """W - lr (grad + mu w), or the same through the velocity."""
         if self.mu:
             grad = torch.add(grad, w, alpha=self.mu)
         if self.momentum:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from pfed1bs.algorithm import Algorithm, Cohort, State, buffers_of
 from pfed1bs.data import Federation
-from pfed1bs.exchange import moved, rows
+from pfed1bs.exchange import moved, pieces, rows
 from pfed1bs.simulate import Progress
 
 
@@ -53,7 +53,7 @@ def evaluate(
     device = next(iter(progress.clients.values())).device
     data, server = data.to(device), moved(progress.server, device)
     parts: dict[str, list[Score]] = {}
-    for ids in torch.arange(data.clients).split(chunk or data.clients):
+    for ids in pieces(data.clients, chunk):
         cohort = Cohort(seed, progress.round, ids, data.sizes[ids], progress.seen[ids])
         batches = data.batches(ids, progress.round, seed, steps, batch)
         for name, model in algorithm.personal(server, rows(progress.clients, ids), cohort, batches).items():

@@ -14,7 +14,7 @@ SIGNS, ROWS, ROTATION, TIES = range(4)
 
 
 def stream(seed: int, *name: str | int) -> torch.Generator:
-    """A CPU generator for one purpose; the same (seed, name) gives the same draws in whatever order streams are made."""
+    """A CPU generator for one purpose: the same (seed, name) draws the same, in whatever order streams are made."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in (seed, *name))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little", signed=True))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State
 from pfed1bs.data import Federation
-from pfed1bs.exchange import Traffic, hear, listen, moved, remember, replaced, rows, say, tell, traffic
+from pfed1bs.exchange import Traffic, hear, listen, moved, pieces, remember, replaced, rows, say, tell, traffic
 from pfed1bs.rng import stream
 
 
@@ -68,8 +68,8 @@ def simulate(
         cohort = draw(seed, t, data.sizes, now.seen, sampled)
         active = cohort if algorithm.trains == "sampled" else everyone(cohort, data.sizes, now.seen)
         news = tell(algorithm, now.server, now.history, active)
-        state, log, uplinks = now.clients, [], {}
-        for at in torch.arange(len(active.ids)).split(chunk or len(active.ids)):
+        state, log, uplinks = now.clients, list[State](), dict[int, bytes]()
+        for at in pieces(len(active.ids), chunk):
             some = active.rows(at)
             mine, received = hear(algorithm, rows(state, some.ids), [news[i] for i in at])
             mine, said = algorithm.local(mine, received, some, data.batches(some.ids, t, seed, steps, batch))
@@ -132,6 +132,6 @@ def check(clients: State, log: State, cohort: Cohort) -> None:
     if not bool(good.all()):
         bad = cohort.ids[~good].tolist()
         raise Diverged(
-            f"round {cohort.round}: the weights or the loss of client {', '.join(map(str, bad))} became NaN or infinite; "
-            "try a smaller algorithm.lr, or look at that client's data"
+            f"round {cohort.round}: the weights or the loss of client {', '.join(map(str, bad))} became NaN or infinite"
+            "; try a smaller algorithm.lr, or look at that client's data"
         )

@@ -1,5 +1,6 @@
 """What all methods with one averaged model share: float32 weights down, compressed updates up."""
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -35,9 +36,9 @@ class Averaging(Algorithm):
     judged: ClassVar[str] = "local"  # which model counts as the personal one: "local" or "tuned"
 
     @property
+    @abstractmethod
     def compressor(self) -> Compressor:
         """How updates travel."""
-        ...
 
     @property
     def statistics(self) -> list[str]:

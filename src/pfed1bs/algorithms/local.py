@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, stack
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, present, stack
 from pfed1bs.task import Task
 from pfed1bs.wire import Layout, Message
 
@@ -41,7 +41,7 @@ class Local(Algorithm):
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
         w = stack(self.task.init(self.seed), clients).clone()
-        return {}, {"w": w, **self.task.buffers(clients), **({"velocity": 0 * w} if self.momentum else {})}
+        return {}, {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """Nothing."""
@@ -54,7 +54,7 @@ class Local(Algorithm):
         for x, y in batches():
             grad, loss, buffers = self.task.gradient(w, x, y, buffers)
             w, velocity = descent.step(w, grad, velocity)
-        return {"w": w, **buffers, **({"velocity": velocity} if self.momentum else {}), "log/loss": loss}, {}
+        return {"w": w, **buffers, **present(velocity=velocity), "log/loss": loss}, {}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """Nothing to do."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, stack
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, present, stack
 from pfed1bs.codecs import Signs
 from pfed1bs.rng import TIES, bits, key
 from pfed1bs.sketch import Sketch, gaussian, srht
@@ -67,7 +67,7 @@ class PFed1BS(Algorithm):
         return self.train
 
     def init(self, clients: int) -> tuple[State, State]:
-        """v0 (only its signs where they exist, otherwise seeded bits for the ties of round 0), and the first weights."""
+        """The signs of v0 (where it has none: seeded bits for the ties of round 0), and the first weights."""
         w0 = self.task.init(self.seed)
         w = stack(w0, clients).clone()
         if self.start == "own":
@@ -75,7 +75,7 @@ class PFed1BS(Algorithm):
         first = sign(self.sketch.forward(w0))
         ties = torch.from_numpy(bits(key(self.seed, TIES), self.sketch.m).copy())
         server = {"consensus": pack(first) if self.v0 == "sketch" else ties, "first": pack(first)}
-        return server, {"w": w, **self.task.buffers(clients), **({"velocity": 0 * w} if self.momentum else {})}
+        return server, {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """The consensus; nothing in round 0."""
@@ -98,7 +98,7 @@ class PFed1BS(Algorithm):
         log = {"log/loss": loss, "log/pull": share}
         if v is not None:
             log["log/agreement"] = (z == v).float().mean(1)
-        return {"w": w, **buffers, **({"velocity": velocity} if self.momentum else {}), **log}, {"sketch": z}
+        return {"w": w, **buffers, **present(velocity=velocity), **log}, {"sketch": z}
 
     def pull(self, w: Tensor, v: Tensor | None) -> Tensor | None:
         """Gradient of the penalty at w; None where it is zero."""
@@ -129,7 +129,7 @@ class PFed1BS(Algorithm):
 
 
 def sketch_size(n: int, ratio: float) -> int:
-    """m = floor(ratio n), at least 1."""
+    """M = floor(ratio n), at least 1."""
     if not 0 < ratio <= 1:
         raise ValueError(f"algorithm.ratio = m/n must be in (0, 1], got {ratio}; the paper uses 0.1")
     return max(1, int(ratio * n + 1e-9))
