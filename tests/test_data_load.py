@@ -412,7 +412,8 @@ def test_own_functions_return_two_or_four_arrays(tmp_path, monkeypatch):
         ("own_samples:one", "must return two or four arrays, got ndarray"),
         ("own_samples:number", "module own_samples has no function 'number'"),
         ("own_samples:nothing", "module own_samples has no function 'nothing'"),
-        ("no_such_package.module:f", "no module no_such_package.module"),
+        ("no_such_package.module:f", "No module named 'no_such_package'; install the package"),
+        ("own_samples.more:f", "No module named 'own_samples.more'"),
     ]:
         with pytest.raises(ValueError, match=message):
             load(name)
@@ -437,3 +438,14 @@ def test_the_package_exports_what_it_says():
 
     assert sorted(pfed1bs.data.__all__) == ["Dataset", "Federation", "federate", "load", "partition"]
     assert pfed1bs.data.load is exported
+
+
+@pytest.mark.parametrize(("module", "name"), [("sklearn", "digits"), ("scipy", "svhn"), ("PIL", "cifar10")])
+def test_a_missing_package_says_what_to_install(tmp_path, monkeypatch, module, name):
+    if name == "svhn":
+        write_mat(tmp_path / name)
+    if name == "cifar10":
+        write_strips(tmp_path / name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"needs {module}.*pip install 'pfed1bs\[data\]'"):
+        load(name, tmp_path)

@@ -67,6 +67,15 @@ def test_a_good_file_arrives_whole_and_leaves_nothing_beside_it(server, tmp_path
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]
 
 
+def test_progress_is_shown_on_a_terminal_and_only_on_stderr(server, tmp_path, monkeypatch, capsys):
+    download(f"{server.base}/file", tmp_path / "quiet", MD5)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes this for a terminal
+    download(f"{server.base}/file", tmp_path / "shown", MD5)
+    out, err = capsys.readouterr()
+    assert out == "" and "shown" in err and "1.0/1.0" in err
+
+
 def test_a_wrong_checksum_removes_the_file(server, tmp_path):
     with pytest.raises(ValueError, match=f"arrived with MD5 {MD5}, but 0000 is published; it was removed: try again"):
         download(f"{server.base}/file", tmp_path / "file", "0000")

@@ -1,7 +1,6 @@
 """Readers for the files image data sets come in: IDX, CIFAR pickles and binaries, MATLAB, lossless WebP strips."""
 
 import gzip
-import importlib.util
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from pfed1bs.data.dataset import Arrays
 from pfed1bs.data.unpickle import batch
+from pfed1bs.extras import need
 
 Bytes = NDArray[np.uint8]
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -29,12 +29,6 @@ def reading(path: Path) -> Iterator[None]:
             f"{path} is damaged or not what its name says: {error or type(error).__name__}; "
             "remove it, then copy or download it again"
         ) from error
-
-
-def need(package: str, module: str, path: Path) -> None:
-    """Say what to install when an extra is missing."""
-    if importlib.util.find_spec(module) is None:
-        raise ValueError(f"reading {path} needs {package}; install it with: pip install 'pfed1bs[data]'")
 
 
 def idx(path: Path) -> Bytes:
@@ -111,11 +105,11 @@ def _members(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
 
 def read_mat(folder: Path) -> Arrays:
     """SVHN's cropped digits; its label 10 is the digit 0."""
+    need("scipy", "data")
+    from scipy.io import loadmat
+
     parts: list[NDArray[np.generic]] = []
     for path in (folder / "train_32x32.mat", folder / "test_32x32.mat"):
-        need("scipy", "scipy", path)
-        from scipy.io import loadmat
-
         with reading(path):
             content = loadmat(path, variable_names=["X", "y"])
             parts += [content["X"].transpose(3, 2, 0, 1), content["y"].reshape(-1).astype(np.int64) % 10]
@@ -128,7 +122,7 @@ def read_strips(folder: Path) -> Arrays:
 
 
 def _strips(folder: Path, split: str) -> tuple[Bytes, NDArray[np.generic]]:
-    need("pillow", "PIL", folder / f"{split}-000.webp")
+    need("PIL", "data")
     from PIL import Image
 
     images = []

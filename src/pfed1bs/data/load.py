@@ -11,7 +11,8 @@ import numpy as np
 
 from pfed1bs.data.dataset import Arrays, Dataset, dataset, hold_out
 from pfed1bs.data.download import UPSTREAM, fetch
-from pfed1bs.data.files import IDX, cifar, existing, need, read_idx, read_mat, read_strips, reading
+from pfed1bs.data.files import IDX, cifar, existing, read_idx, read_mat, read_strips, reading
+from pfed1bs.extras import need
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _missing(form: Form, folder: Path) -> list[str]:
 
 def _digits() -> Arrays:
     """The 1,797 digits of 8x8 pixels that come with scikit-learn, values 0 .. 16 brought to 0 .. 1."""
-    need("scikit-learn", "sklearn", Path("digits"))
+    need("sklearn", "data")
     from sklearn.datasets import load_digits
 
     content = load_digits()
@@ -164,9 +165,10 @@ def _npz(path: Path) -> Arrays:
 
 def _function(name: str) -> Arrays:
     module, _, function = name.partition(":")
-    if importlib.util.find_spec(module.partition(".")[0]) is None:
-        raise ValueError(f"{name}: no module {module}; install it or run from the directory that holds it")
-    make = getattr(importlib.import_module(module), function, None)
+    try:
+        make = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise ValueError(f"{name}: {error}; install the package or put its directory on PYTHONPATH") from error
     if not callable(make):
         raise ValueError(f"{name}: module {module} has no function {function!r}")
     result = make()

@@ -1,12 +1,12 @@
 """Who holds what, as a table for the terminal and as a picture."""
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pfed1bs.data.federation import Federation
+from pfed1bs.extras import need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ LEGEND = 20  # labels that still get a colour of their own; more share a colour 
 
 def table(federation: Federation, most: int = 10) -> "Table":
     """One row per client: sample counts, labels held, and its `most` frequent labels as label:count."""
-    _need("rich", "rich", "cli")
+    need("rich", "cli")
     from rich.table import Table
 
     result = Table(title=f"{federation.clients} clients, {federation.num_classes} labels")
@@ -34,7 +34,7 @@ def table(federation: Federation, most: int = 10) -> "Table":
 
 def picture(federation: Federation, path: str | Path) -> None:
     """Draw one bar per client, cut by label; the ending of `path` (.svg, .png) chooses the format."""
-    _need("matplotlib", "matplotlib", "report")
+    need("matplotlib", "report")
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -74,8 +74,3 @@ def _bars(axes: "Axes", federation: Federation) -> None:
     else:
         scale = ScalarMappable(Normalize(0, classes - 1), colours)
         axes.figure.colorbar(scale, ax=axes, label="label", shrink=0.6, aspect=30)
-
-
-def _need(package: str, module: str, extra: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise ValueError(f"showing who holds what needs {package}; install it with: pip install 'pfed1bs[{extra}]'")
