@@ -16,6 +16,10 @@ class Signs:
 
     count: int
 
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"a field of signs needs at least one, got {self.count}; leave the field out")
+
     @property
     def shape(self) -> tuple[int, ...]:
         """(count,)."""
@@ -26,34 +30,44 @@ class Signs:
         """Bytes, eight signs in each."""
         return (self.count + 7) // 8
 
+    def pack(self, x: Tensor) -> Tensor:
+        """Bits of (..., count) values +-1 as (..., size) bytes, on the device of x."""
+        low, high = x.abs().aminmax()
+        if not low == high == 1:
+            raise ValueError("signs must be +1 or -1; pass sign(x), where 0 counts as +1")
+        return pack(x)
+
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """Bits of (count,) values +-1, or of signs that are packed already (uint8)."""
-        if x.dtype != torch.uint8:
-            if not bool((x.abs() == 1).all()):
-                raise ValueError("signs must be +1 or -1; pass sign(x), where 0 counts as +1")
-            x = pack(x)
-        data = x.cpu().numpy().tobytes()
-        self.packed(data)
+        data = (x if x.dtype == torch.uint8 else self.pack(x)).cpu().numpy().tobytes()
+        self._check(data)
         return data
 
     def packed(self, data: bytes, known: Tensor | None = None) -> Tensor:
         """The same bits as a uint8 tensor, for votes."""
-        if len(data) != self.size:
-            raise ValueError(f"{self.count} signs are {self.size} bytes, got {len(data)}")
-        if self.count % 8 and data[-1] >> self.count % 8:
-            raise ValueError("unused bits of the last byte must be 0")
+        self._check(data)
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
     def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
         """(count,) values +-1 in float32."""
         return unpack(self.packed(data), self.count)
 
+    def _check(self, data: bytes) -> None:
+        if len(data) != self.size:
+            raise ValueError(f"{self.count} signs are {self.size} bytes, got {len(data)}")
+        if self.count % 8 and data[-1] >> self.count % 8:
+            raise ValueError("unused bits of the last byte must be 0")
+
 
 @dataclass(frozen=True)
 class Floats:
-    """Finite float32 values, little-endian; `Floats()` is one number."""
+    """Finite float32 values, little-endian, the last axis fastest; `Floats()` is one number."""
 
     shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if prod(self.shape) < 1:
+            raise ValueError(f"a field of values needs at least one, got shape {self.shape}; leave the field out")
 
     @property
     def size(self) -> int:
@@ -64,9 +78,10 @@ class Floats:
         """Bytes of x, which must be finite."""
         if x.dtype != torch.float32:
             raise ValueError(f"values must be float32, got {x.dtype}; convert them with .float()")
-        if not bool(torch.isfinite(x).all()):
+        values = x.detach().cpu().numpy()
+        if not np.isfinite(values).all():
             raise ValueError("values must be finite, got NaN or infinity; lower the learning rate or check the data")
-        return x.detach().cpu().numpy().astype("<f4").tobytes()
+        return values.astype("<f4", copy=False).tobytes()
 
     def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
         """The values in float32."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 VERSION = 1
 HEADER = struct.Struct("<BBHIIII")  # version, kind, layout, round, coordinates, samples, CRC-32 of all the rest
-LENGTH = struct.Struct("<I")  # in front of a field of varying size, unless it is the last
+U32_BYTES = struct.Struct("<I")  # the checksum, and the length before a field of varying size that is not the last
 Kind = Literal["down", "up", "snapshot"]
 KINDS: dict[Kind, int] = {"down": 1, "up": 2, "snapshot": 3}
 U32 = (1 << 32) - 1
@@ -58,7 +58,7 @@ class Header:
     round: int
     count: int
     samples: int
-    crc: int
+    crc: int  # over all bytes but these four
 
 
 def coordinates(layout: Layout) -> int:
@@ -89,33 +89,53 @@ def encode(
     """Header and payload of one message; an empty message is a header alone."""
     if message and list(message) != list(layout):
         raise ValueError(f"the fields must be {list(layout)} in that order (or none), got {list(message)}")
-    for name, value in (("round", round), ("samples", samples)):
+    count = coordinates(layout) if message else 0
+    for name, value in (("round", round), ("samples", samples), ("number of coordinates", count)):
         if not 0 <= value <= U32:
-            raise ValueError(f"{name} must be in 0 .. 2^32 - 1, got {value}")
-    known = known or {}
-    payload = b""
-    for i, name in enumerate(message):
-        codec, field = layout[name], message[name]
+            raise ValueError(f"{name} must be in 0 .. 2^32 - 1, the header has 32 bits for it, got {value}")
+    head = HEADER.pack(VERSION, KINDS[kind], fingerprint(layout), round, count, samples, 0)[:-4]
+    payload = _payload(layout, message, known or {})
+    crc = zlib.crc32(head)
+    for piece in payload:
+        crc = zlib.crc32(piece, crc)
+    return b"".join((head, U32_BYTES.pack(crc), *payload))
+
+
+def _payload(layout: Layout, message: Message, known: Mapping[str, Tensor]) -> list[bytes]:
+    """The encoded fields in the order of the layout, with a length before those that need one."""
+    pieces = []
+    for i, (name, field) in enumerate(message.items(), 1):
+        codec = layout[name]
         if tuple(field.shape) != codec.shape and not (field.dtype == torch.uint8 and hasattr(codec, "packed")):
             raise ValueError(f"field {name!r} must have shape {codec.shape}, got {tuple(field.shape)}")
         data = codec.encode(field, known.get(name))
-        payload += data if codec.size is not None or i == len(layout) - 1 else LENGTH.pack(len(data)) + data
-    count = coordinates(layout) if message else 0
-    head = HEADER.pack(VERSION, KINDS[kind], fingerprint(layout), round, count, samples, 0)[:-4]
-    return head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload
+        if codec.size is None and i < len(layout):
+            pieces.append(U32_BYTES.pack(len(data)))
+        pieces.append(data)
+    return pieces
 
 
 def read_header(data: bytes) -> Header:
     """The header of a message whose version and checksum are right."""
+    header = _header(data)
+    _check_crc(header, data)
+    return header
+
+
+def _header(data: bytes) -> Header:
     if len(data) < HEADER.size:
         raise Refused(f"too short: a message has at least {HEADER.size} bytes, got {len(data)}")
     header = Header(*HEADER.unpack_from(data))
     if header.version != VERSION:
-        raise Refused(f"version {header.version} is not supported; this program speaks version {VERSION}")
-    crc = zlib.crc32(data[HEADER.size :], zlib.crc32(data[: HEADER.size - 4]))
+        raise Refused(f"version is {header.version}, expected {VERSION}: the sender runs another release")
+    return header
+
+
+def _check_crc(header: Header, data: bytes) -> None:
+    view = memoryview(data)
+    crc = zlib.crc32(view[HEADER.size :], zlib.crc32(view[: HEADER.size - U32_BYTES.size]))
     if crc != header.crc:
         raise Refused(f"checksum is {crc:08x}, the header says {header.crc:08x}: damaged, cut or extended on the way")
-    return header
 
 
 def decode(
@@ -132,37 +152,39 @@ def decode(
 
     `samples`: the count the sender must have claimed (None: any). `packed`: leave signs as packed bytes.
     """
-    size = fixed_size(layout)
+    header, size = _header(data), fixed_size(layout)
     if size is not None and len(data) not in (HEADER.size, size):
-        raise Refused(f"{len(data)} bytes are {'fewer' if len(data) < size else 'more'} than the {size} of this layout")
-    header = read_header(data)
+        wrong = "short" if len(data) < size else "long"
+        raise Refused(f"too {wrong}: this layout takes {size} bytes ({HEADER.size} if empty), got {len(data)}")
+    _check_crc(header, data)
+    numbers = {number: name for name, number in KINDS.items()}
     full = coordinates(layout)
-    rules = (
-        ("kind", header.kind, (KINDS[kind],)),
-        ("layout", header.layout, (fingerprint(layout),)),
-        ("round", header.round, (round,)),
-        ("number of coordinates", header.count, (0, full)),
-        ("sample count", header.samples, (header.samples if samples is None else samples,)),
+    rules: tuple[tuple[str, object, tuple[object, ...], str], ...] = (
+        ("kind", numbers.get(header.kind, header.kind), (kind,), "it answers another question"),
+        ("layout", header.layout, (fingerprint(layout),), "the sender has another model, method or option"),
+        ("round", header.round, (round,), "it comes too late or too early"),
+        ("number of coordinates", header.count, (0, full), "the sender has another model"),
+        ("sample count", header.samples, (header.samples if samples is None else samples,), "not what was agreed on"),
     )
-    for name, value, allowed in rules:
+    for name, value, allowed, why in rules:
         if value not in allowed:
-            raise Refused(f"{name} is {value}, expected {' or '.join(map(str, allowed))}")
-    if header.count == 0:
-        if len(data) != HEADER.size:
-            raise Refused(f"an empty message has no payload, got {len(data) - HEADER.size} bytes")
-        return {}
-    return _fields(layout, data, known or {}, packed)
+            raise Refused(f"{name} is {value}, expected {' or '.join(map(str, allowed))}: {why}")
+    if header.count:
+        return _fields(layout, data, known or {}, packed)
+    if len(data) != HEADER.size:
+        raise Refused(f"an empty message has no payload, got {len(data) - HEADER.size} bytes of it")
+    return {}
 
 
 def _fields(layout: Layout, data: bytes, known: Mapping[str, Tensor], packed: bool) -> Message:
     message, at = {}, HEADER.size
-    for i, (name, codec) in enumerate(layout.items()):
+    for i, (name, codec) in enumerate(layout.items(), 1):
         size = codec.size
-        if size is None and i < len(layout) - 1:
-            if at + LENGTH.size > len(data):
-                raise Refused(f"field {name!r} is cut before its length")
-            (size,) = LENGTH.unpack_from(data, at)
-            at += LENGTH.size
+        if size is None and i < len(layout):
+            if at + U32_BYTES.size > len(data):
+                raise Refused(f"field {name!r} is cut inside its length")
+            (size,) = U32_BYTES.unpack_from(data, at)
+            at += U32_BYTES.size
         end = len(data) if size is None else at + size
         if end > len(data):
             raise Refused(f"field {name!r} needs {end - at} bytes, {len(data) - at} are left")
