@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
-from pfed1bs.codecs import Floats
-from pfed1bs.wire import HEADER, Kind, Layout, Message, decode, encode
+from pfed1bs.codecs import Floats, Signs
+from pfed1bs.wire import HEADER, Codec, Kind, Layout, Message, decode, encode
 
 SEED_BYTES = 8  # the 64-bit seed that every client is given once
 
@@ -21,6 +21,7 @@ class News:
     kind: Kind
     round: int
     data: bytes
+    replaces: bytes = b""  # of a snapshot: the broadcast it stands for, which later clients may still need
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,15 @@ class Traffic:
         return self.up + self.down + self.once
 
 
-@lru_cache(maxsize=8)
 def snapshot_layout(algorithm: Algorithm) -> Layout:
     """Fields of a snapshot; empty if the method has none."""
+    if type(algorithm).snapshot is Algorithm.snapshot:
+        return {}
+    return _snapshot_layout(algorithm)  # type: ignore[arg-type]  # methods are frozen dataclasses, so they can be hashed
+
+
+@lru_cache(maxsize=8)
+def _snapshot_layout(algorithm: Algorithm) -> Layout:
     message = algorithm.snapshot(algorithm.init(1)[0]) or {}
     return {name: Floats(tuple(value.shape)) for name, value in message.items()}
 
@@ -62,7 +69,7 @@ def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], coho
     short = None
     if snapshot is not None:
         data = encode(snapshot_layout(algorithm), snapshot, kind="snapshot", round=cohort.round)
-        short = News("snapshot", cohort.round, data)
+        short = News("snapshot", cohort.round, data, replaces=current[0].data)
     news = []
     for seen in cohort.seen.tolist():
         missed = range(seen + 1, cohort.round)
@@ -81,14 +88,17 @@ def _broadcasts(algorithm: Algorithm, server: State, cohort: Cohort) -> list[byt
     own = [name for name, field in message.items() if field.dim() > len(algorithm.down[name].shape)]
     if not own:
         return [encode(algorithm.down, message, kind="down", round=cohort.round)]
-    parts = ({name: field[i] if name in own else field for name, field in message.items()} for i in range(len(cohort.ids)))
+    parts = (
+        {name: field[i] if name in own else field for name, field in message.items()} for i in range(len(cohort.ids))
+    )
     return [encode(algorithm.down, part, kind="down", round=cohort.round) for part in parts]
 
 
 def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> tuple[State, Message]:
     """Client states after their news, and the broadcast of the round, with a leading axis where it differs.
 
-    Methods that keep a replica find everything in it and get an empty broadcast.
+    One client alone cannot tell and hears its own fields without that axis, as if they were common to all. Methods
+    that keep a replica find everything in it and get an empty broadcast.
     """
     device = next(iter(clients.values())).device
     if not replicates(algorithm):
@@ -112,11 +122,18 @@ def say(algorithm: Algorithm, message: Message, cohort: Cohort) -> list[bytes]:
     """The encoded messages of a cohort, in its order; none for a method that sends nothing."""
     if not algorithm.up:
         return []
-    own = {name: field.cpu() for name, field in message.items()}
+    own = {name: _ready(algorithm.up[name], field) for name, field in message.items()}
     return [
-        encode(algorithm.up, {name: field[i] for name, field in own.items()}, kind="up", round=cohort.round, samples=size)
+        encode(
+            algorithm.up, {name: field[i] for name, field in own.items()}, kind="up", round=cohort.round, samples=size
+        )
         for i, size in enumerate(cohort.sizes.tolist())
     ]
+
+
+def _ready(codec: Codec, field: Tensor) -> Tensor:
+    """A field of all clients on the CPU, signs packed at once before they move."""
+    return (codec.pack(field) if isinstance(codec, Signs) and field.dtype != torch.uint8 else field).cpu()
 
 
 def listen(algorithm: Algorithm, messages: Iterable[bytes], cohort: Cohort) -> Iterable[Message]:
@@ -125,11 +142,13 @@ def listen(algorithm: Algorithm, messages: Iterable[bytes], cohort: Cohort) -> I
         yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, packed=True)
 
 
-def remember(algorithm: Algorithm, history: Mapping[int, bytes], news: list[list[News]], seen: Tensor) -> dict[int, bytes]:
+def remember(
+    algorithm: Algorithm, history: Mapping[int, bytes], news: list[list[News]], seen: Tensor
+) -> dict[int, bytes]:
     """The broadcasts that somebody may still have to catch up on, no more of them than a snapshot is long."""
     if not replicates(algorithm):
         return {}
-    fresh = {item.round: item.data for items in news for item in items if item.kind == "down"}
+    fresh = {item.round: item.replaces or item.data for items in news for item in items}
     history = {r: data for r, data in sorted({**history, **fresh}.items()) if r > int(seen.min())}
     layout = snapshot_layout(algorithm)
     if layout:
@@ -142,16 +161,25 @@ def remember(algorithm: Algorithm, history: Mapping[int, bytes], news: list[list
 def traffic(algorithm: Algorithm, news: list[list[News]], uplinks: list[bytes], cohort: Cohort) -> Traffic:
     """What a round has cost."""
     sent = [item for items in news for item in items]
-    scalars = [sum(codec.size or 0 for codec in layout.values() if codec.shape == ()) for layout in (algorithm.down, algorithm.up)]
-    full = sum(1 for item in sent if len(item.data) > HEADER.size)
+    layouts = {"down": algorithm.down, "up": algorithm.up, "snapshot": snapshot_layout(algorithm)}
+    scalars = {
+        kind: sum(codec.size or 0 for codec in layout.values() if codec.shape == ()) for kind, layout in layouts.items()
+    }
+    messages = [(item.kind, item.data) for item in sent] + [("up", data) for data in uplinks]
     return Traffic(
         up=sum(map(len, uplinks)),
         down=sum(len(item.data) for item in sent),
         broadcast=sum(len(data) for data in {id(item.data): item.data for item in sent}.values()),
         catch_up=sum(len(item.data) for item in sent if item.kind == "snapshot" or item.round < cohort.round),
-        side=HEADER.size * (len(sent) + len(uplinks)) + scalars[0] * full + scalars[1] * len(uplinks),
+        side=sum(HEADER.size + (scalars[kind] if len(data) > HEADER.size else 0) for kind, data in messages),
         once=SEED_BYTES * int((cohort.seen < 0).sum()) if algorithm.up else 0,
     )
+
+
+def pieces(count: int, size: int | None) -> list[Tensor]:
+    """The numbers below `count` in pieces of at most `size`; None: in one piece."""
+    step = size or max(1, count)
+    return [torch.arange(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def moved(state: State, device: torch.device) -> State:
@@ -170,4 +198,4 @@ def replaced(state: State, at: Tensor, part: State) -> State:
     """The state with some clients' rows replaced."""
     if all(len(value) == len(at) for value in state.values()):
         return part
-    return {name: value.index_copy(0, at, part[name]) for name, value in state.items()}
+    return {name: value.index_copy(0, at.to(value.device), part[name]) for name, value in state.items()}
