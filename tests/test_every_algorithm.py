@@ -1,0 +1,147 @@
+"""One suite for all registered methods: a new one is picked up by its registry line."""
+
+from dataclasses import fields
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from pfed1bs.algorithm import Algorithm, Cohort, replicates
+from pfed1bs.algorithms import REGISTRY, SHARED, algorithm_class, make
+from pfed1bs.checkpoint import load, save
+from pfed1bs.config import comments
+from pfed1bs.data import Federation, federate
+from pfed1bs.data import load as load_data
+from pfed1bs.evaluate import evaluate
+from pfed1bs.exchange import rows
+from pfed1bs.models import build
+from pfed1bs.simulate import Progress, begin, simulate
+from pfed1bs.task import Task
+
+CLIENTS = 6
+every = pytest.mark.parametrize("name", REGISTRY)
+
+
+@cache
+def federation() -> Federation:
+    return federate(load_data("digits"), CLIENTS, "dirichlet:0.5", cap=60)
+
+
+@cache
+def method(name: str) -> Algorithm:
+    data = federation()
+    return make(name, Task(build("mlp", data.shape, data.num_classes)))
+
+
+def run(name: str, rounds: int = 3, sampled: int | None = 4, chunk: int | None = None, resume: Progress | None = None):
+    return list(
+        simulate(
+            method(name), federation(), rounds=rounds, sampled=sampled, steps=2, batch=8, chunk=chunk, resume=resume
+        )
+    )
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert list(a) == list(b)
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+@every
+def test_same_seed_gives_the_same_bits(name):
+    first, second = run(name)[-1], run(name)[-1]
+    assert first.uplinks == second.uplinks and first.traffic == second.traffic
+    assert_same(first.progress.clients, second.progress.clients)
+    assert_same(first.progress.server, second.progress.server)
+
+
+@every
+def test_save_and_resume_equals_uninterrupted(name, tmp_path):
+    whole = run(name, rounds=4)
+    save(tmp_path / "checkpoint.safetensors", run(name, rounds=2)[-1].progress, "{}")
+    rest = run(name, rounds=4, resume=load(tmp_path / "checkpoint.safetensors", "{}"))
+    assert [done.number for done in rest] == [2, 3]
+    assert [done.uplinks for done in rest] == [done.uplinks for done in whole[2:]]
+    assert [done.traffic for done in rest] == [done.traffic for done in whole[2:]]
+    assert_same(rest[-1].progress.server, whole[-1].progress.server)
+    assert_same(rest[-1].progress.clients, whole[-1].progress.clients)
+
+
+@every
+def test_a_client_alone_equals_itself_in_the_stack(name):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        whole, alone = run(name), run(name, chunk=1)
+    finally:
+        torch.set_num_threads(threads)
+    for together, apart in zip(whole, alone, strict=True):
+        assert together.uplinks == apart.uplinks
+    assert_same(whole[-1].progress.clients, alone[-1].progress.clients)
+
+
+@every
+def test_global_random_state_is_never_touched(name):
+    federation(), method(name)
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    done = run(name, rounds=2)[-1]
+    evaluate(method(name), federation(), done.progress, steps=2, batch=8)
+    assert torch.equal(before, torch.get_rng_state())
+    assert (numpy_before == np.random.get_state()[1]).all()
+
+
+@every
+def test_clients_that_are_not_sampled_stay_as_they_were(name):
+    if method(name).trains == "all":
+        assert method(name).trains == "all"
+        return
+    start = begin(method(name), CLIENTS)
+    done = run(name, rounds=1, sampled=2)[-1]
+    absent = torch.tensor([k for k in range(CLIENTS) if k not in done.cohort.ids.tolist()])
+    assert_same(rows(start.clients, absent), rows(done.progress.clients, absent))
+
+
+@every
+def test_messages_have_the_declared_layout_and_training_changes_weights(name):
+    algorithm, data = method(name), federation()
+    server, clients = algorithm.init(CLIENTS)
+    ids = torch.arange(CLIENTS)
+    cohort = Cohort(0, 0, ids, data.sizes, torch.full((CLIENTS,), -1))
+    received = {} if replicates(algorithm) else algorithm.broadcast(server, cohort)
+    assert list(received) in ([], list(algorithm.down))
+    state, said = algorithm.local(clients, received, cohort, data.batches(ids, 0, 0, 2, 8))
+    assert list(said) == list(algorithm.up)
+    assert set(clients) <= set(state) and all(key in clients or key.startswith("log/") for key in state)
+    assert not torch.equal(state["w"], clients["w"])
+
+
+@every
+def test_it_learns(name):
+    data, algorithm = federation(), method(name)
+    before = evaluate(algorithm, data, begin(algorithm, CLIENTS), steps=1, batch=8)["personal"].micro
+    *_, last = simulate(algorithm, data, rounds=15, steps=10, batch=16)
+    after = evaluate(algorithm, data, last.progress, steps=10, batch=16)["personal"].micro
+    assert after > max(60, before + 20)
+
+
+@every
+def test_nothing_is_sent_that_is_not_counted(name):
+    algorithm = method(name)
+    for done in run(name):
+        assert done.traffic.up == sum(map(len, done.uplinks))
+        assert (done.traffic.up > 0) == bool(algorithm.up)
+        assert (done.traffic.down > 0) == bool(algorithm.down)
+        assert done.traffic.broadcast <= done.traffic.down
+
+
+@every
+def test_every_option_has_a_default_and_the_class_says_where_it_comes_from(name):
+    found = algorithm_class(name)
+    assert found.__doc__ and not found.__doc__.startswith(found.__name__ + "(")
+    assert found.paper and isinstance(found.personalises, bool)
+    notes = comments(found)
+    for option in fields(found):
+        if option.name not in SHARED:
+            assert option.default is not option.default_factory, option.name
+            assert option.name in notes or "Literal" in str(option.type), f"{option.name} has no comment"
