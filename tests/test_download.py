@@ -77,7 +77,7 @@ def test_progress_is_shown_on_a_terminal_and_only_on_stderr(server, tmp_path, mo
 
 
 def test_a_wrong_checksum_removes_the_file(server, tmp_path):
-    with pytest.raises(ValueError, match=f"arrived with MD5 {MD5}, but 0000 is published; it was removed: try again"):
+    with pytest.raises(ValueError, match=f"arrived with MD5 {MD5}, but 0000 is expected; it was removed: try again"):
         download(f"{server.base}/file", tmp_path / "file", "0000")
     assert list(tmp_path.iterdir()) == []
 

@@ -17,7 +17,11 @@ TIMEOUT = 30.0  # seconds without an answer
 
 @dataclass(frozen=True)
 class Upstream:
-    """Where a data set is published, and the MD5 of every file (all of them publish MD5 sums, none SHA-256)."""
+    """Where a data set is published, and the MD5 of every file.
+
+    The sums of fmnist are the official ones; those of the others are the sums in common use for these files, and were
+    not compared with a statement of their authors. MD5 finds damage, it does not prove who made a file.
+    """
 
     base: str
     files: dict[str, str]
@@ -79,7 +83,7 @@ def download(address: str, path: Path, md5: str) -> None:
     if found != md5:
         part.unlink()
         raise ValueError(
-            f"{address} arrived with MD5 {found}, but {md5} is published; it was removed: "
+            f"{address} arrived with MD5 {found}, but {md5} is expected; it was removed: "
             "try again, or get the file elsewhere and put it into the PFED1BS_DATA directory"
         )
     part.replace(path)
