@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, log, log2, sqrt
+from math import ceil, expm1, log, log1p, log2, sqrt
 from typing import Literal
 
 from pfed1bs.hadamard import padded
@@ -61,8 +61,8 @@ def scaled(formula: Formula) -> Formula:
 def ternary(n: int, m: int, d: Detail) -> float:
     """Golomb-coded positions and signs of ceil(pn) coordinates, and their common magnitude (expected length)."""
     p = d.sparsity
-    exponent = 1 + int(log2(log((sqrt(5) - 1) / 2) / log(1 - p)))
-    position = exponent + 1 / (1 - (1 - p) ** 2.0**exponent)
+    exponent = 1 + int(log2(log((sqrt(5) - 1) / 2) / log1p(-p)))
+    position = exponent - 1 / expm1((1 << exponent) * log1p(-p))
     return ceil(p * n) * (position + 1) + 32
 
 
