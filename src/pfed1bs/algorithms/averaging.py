@@ -3,37 +3,22 @@
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, stack
+from pfed1bs.algorithm import Batches, Cohort, State, buffers_of, stack
+from pfed1bs.algorithms.shared import Shared
 from pfed1bs.codecs import Floats
 from pfed1bs.compressors import Compressor
-from pfed1bs.task import Task
 from pfed1bs.wire import Layout, Message
 
 
 @dataclass(frozen=True)
-class Averaging(Algorithm):
-    """w <- w + server_lr * sum_k p_k decode_k, where decode_k is client k's compressed update after R local steps.
+class Averaging(Shared):
+    """w <- w + server_lr * sum_k p_k decode_k, where decode_k is client k's compressed update after R local steps."""
 
-    Judged: "personal", the client's model after its last local training; "global", the averaged model; and "tuned",
-    the averaged model after `tune_steps` more local steps (0: as many as a round has), which costs no bytes.
-    """
-
-    task: Task
-    seed: int = 0
-    lr: float = 0.05  # eta: step size at the clients
     server_lr: float = 1.0  # eta_s: step size at the server
-    mu: float = 1e-5  # ridge
-    momentum: float = 0.0  # starts from rest in every round
-    tune_steps: int = 0  # fine-tuning steps before judging; 0: the steps of a round
-    tune: Literal["full", "head"] = "full"  # what is fine-tuned
-
-    personalises: ClassVar[bool] = False
-    judged: ClassVar[str] = "local"  # which model counts as the personal one: "local" or "tuned"
 
     @property
     @abstractmethod
@@ -74,7 +59,7 @@ class Averaging(Algorithm):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of SGD from the averaged model, and the compressed way they went."""
         start, buffers = self._begin(clients, received)
-        w, buffers, loss = Descent(self.task, self.lr, self.mu, self.momentum).run(start, buffers, batches())
+        w, buffers, loss = self.descent.run(start, buffers, batches())
         message = self.compressor.compress(w - start, cohort)
         return {"w": w, **buffers, "log/loss": loss}, {**message, **{name: buffers[name] for name in self.statistics}}
 
@@ -85,30 +70,22 @@ class Averaging(Algorithm):
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """The weighted mean, summed in float64 by ascending id."""
+        shares = self.shares(cohort)
         total = torch.zeros(self.task.n, dtype=torch.float64, device=server["w"].device)
         means = {name: torch.zeros_like(server[name], dtype=torch.float64) for name in self.statistics}
         for i, message in enumerate(received):
-            share = float(cohort.weights[i])
+            share = float(shares[i])
             total += share * self.compressor.decompress(message, cohort.rows(slice(i, i + 1))).to(total)
             for name in means:
                 means[name] += share * message[name].to(total)
         averaged = {name: mean.float() for name, mean in means.items()}
         return {**server, "w": (server["w"] + self.server_lr * total).float(), **averaged}
 
+    def shares(self, cohort: Cohort) -> Tensor:
+        """p_k of the clients of a round (S,), which sum to 1."""
+        return cohort.weights
+
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """Locally trained, averaged and fine-tuned models."""
         start, buffers = self._begin(clients, server)
-        shared = {"w": start, **buffers}
-        tuned = self._tuned(shared, batches)
-        return {"personal": tuned if self.judged == "tuned" else model_of(clients), "global": shared, "tuned": tuned}
-
-    def _tuned(self, shared: State, batches: Batches) -> State:
-        frozen = [part.slice for part in self.task.parts if self.tune == "head" and not part.head]
-        w, buffers = shared["w"], buffers_of(shared)
-        descent, velocity = Descent(self.task, self.lr, self.mu, self.momentum), None
-        for x, y in batches("tune", self.tune_steps or None):
-            grad, _, buffers = self.task.gradient(w, x, y, buffers)
-            for part in frozen:
-                grad[:, part] = 0
-            w, velocity = descent.step(w, grad, velocity)
-        return {"w": w, **buffers}
+        return self.judge({"w": start, **buffers}, clients, batches)

@@ -1,7 +1,7 @@
 """FedAvg: the mean of locally trained models (McMahan et al., AISTATS 2017), also with fine-tuning."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.compressors import Compressor, Dense
@@ -24,7 +24,7 @@ class FedAvgFT(Averaging):
     """FedAvg whose personal model is the last average, fine-tuned at the client."""
 
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017, with fine-tuning"
-    judged: ClassVar[str] = "tuned"
+    judged: ClassVar[Literal["local", "tuned"]] = "tuned"
 
     @property
     def compressor(self) -> Compressor:
