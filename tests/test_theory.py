@@ -165,6 +165,24 @@ def test_sampling_variance_is_an_equality_and_gives_the_papers_constant(sampled)
         assert printed == 0
 
 
+@pytest.mark.parametrize("n, m", [(20, 8), (32, 8), (20, 16), (17, 3)])
+def test_projection_norm_is_at_most_that_of_lemma_1_and_does_not_depend_on_the_signs(n, m):
+    for seed in range(20):
+        sketch = srht(n, m, seed)
+        norm, limit = float(torch.linalg.matrix_norm(sketch.matrix(), 2)), (PADDED / m) ** 0.5
+        plain = srht(n, m, seed, use_D=False).matrix()
+        paired = len(set((sketch.rows % (PADDED // 2)).tolist())) < m
+        assert norm <= limit + 1e-14
+        assert norm == pytest.approx(float(torch.linalg.matrix_norm(plain, 2)), rel=1e-14)
+        assert norm == pytest.approx(limit, rel=1e-13) or not (n == PADDED or m + n > PADDED or paired)
+
+
+def test_projection_norm_is_not_always_that_of_lemma_1():
+    sketch = srht(17, 3, seed=0)
+    assert sketch.rows.tolist() == [16, 21, 29]  # on 17 columns their products are +-1, their squares 17, all over 3
+    assert torch.linalg.matrix_norm(sketch.matrix(), 2) ** 2 == pytest.approx(19 / 3, rel=1e-14)  # not 32 / 3
+
+
 def papers_norm(first, lr, mu, steps, size, pull):
     """W of Lemma 4, and W with its geometric sum taken once; `size` is G, `pull` is 2 lam sqrt(n')."""
     alpha = 1 - lr * mu * (1 / 2 - 3 * lr * mu)
