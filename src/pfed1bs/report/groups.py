@@ -1,0 +1,112 @@
+"""Runs that differ only in their seed belong together; everything else tells them apart."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from statistics import fmean, stdev
+
+from pfed1bs.report.records import Json, RunRecord
+
+FREE = ("seed", "out", "device", "threads", "chunk", "evaluate_every", "checkpoint_every", "data.root", "potential")
+UNTOLD = ("compare.", "options.")  # what a comparison runs beside this one
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over seeds; no deviation for a single one."""
+
+    mean: float
+    deviation: float | None = None
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Spread":
+        """Of at least one value."""
+        return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A round of a group: rounds done, mean bytes sent so far, and the value over seeds."""
+
+    rounds: int
+    sent: float
+    value: Spread
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one method with one configuration, by ascending seed."""
+
+    label: str  # the method; where it occurs twice, also the settings that tell its groups apart
+    variant: int  # 0 for the first group of a method
+    records: tuple[RunRecord, ...]
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the method."""
+        return self.records[0].algorithm
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was ever sent."""
+        return all(record.sent()[-1] == 0 for record in self.records)
+
+    @cached_property
+    def settings(self) -> dict[str, object]:
+        """The configuration without what may differ between seeds."""
+        return settings(self.records[0])
+
+    def spread(self, value: str | Callable[[RunRecord], float]) -> Spread | None:
+        """A key of the summary, or any number of a run, over seeds; None if a run has none."""
+        values = [record.number(value) if isinstance(value, str) else value(record) for record in self.records]
+        return Spread.of(values) if all(map(isfinite, values)) else None
+
+    def curve(self, key: str) -> list[Point]:
+        """The rounds in which every run has a finite value."""
+        points = []
+        sent = [record.sent() for record in self.records]
+        for t in range(min(map(len, sent))):
+            values = [record.metrics[t].get(key, float("nan")) for record in self.records]
+            if all(map(isfinite, values)):
+                points.append(Point(t + 1, fmean(total[t] for total in sent), Spread.of(values)))
+        return points
+
+
+def settings(record: RunRecord) -> dict[str, object]:
+    """The flat configuration of a run, without seed, device and the like."""
+    flat = flatten(record.config)
+    return {key: value for key, value in flat.items() if key not in FREE and not key.startswith(UNTOLD)}
+
+
+def flatten(config: Json, prefix: str = "") -> dict[str, object]:
+    """Nested tables as dotted keys."""
+    result: dict[str, object] = {}
+    for key, value in config.items():
+        result |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return result
+
+
+def groups(records: Iterable[RunRecord]) -> list[Group]:
+    """Groups in the order in which the methods and their settings first occur."""
+    methods: dict[str, dict[str, list[RunRecord]]] = {}
+    for record in records:
+        same = methods.setdefault(record.algorithm, {})
+        same.setdefault(repr(sorted(settings(record).items())), []).append(record)
+    found = []
+    for algorithm, variants in methods.items():
+        parts = [tuple(sorted(part, key=lambda record: record.seed)) for part in variants.values()]
+        keys = differing([settings(part[0]) for part in parts])
+        for variant, part in enumerate(parts):
+            own = settings(part[0])
+            told = [f"{key.removeprefix('algorithm.')}={own.get(key, 'none')}" for key in keys]
+            found.append(Group(" ".join([algorithm, *told]), variant, part))
+    if not found:
+        raise ValueError("a report needs at least one run, got none")
+    return found
+
+
+def differing(configs: Sequence[dict[str, object]]) -> list[str]:
+    """Keys whose values are not the same everywhere."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]

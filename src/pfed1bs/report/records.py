@@ -1,0 +1,148 @@
+"""Run folders, read back and checked."""
+
+import csv
+import json
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+Json = dict[str, object]
+T = TypeVar("T")
+
+NUMBERS = ("accuracy", "accuracy_macro", "total_mib", "mib_per_round", "rounds", "seconds", "seed")
+COUNTERS = ("round", "up_bytes", "down_bytes")
+COLUMNS = ("client", "train_samples", "test_samples", "accuracy", "loss")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What one run left behind; accuracies in percent."""
+
+    path: Path
+    config: Json
+    env: Json
+    metrics: list[dict[str, float]]  # one per round, from round 0 without gaps; logs that are no number are left out
+    clients: list[dict[str, float]]  # the last evaluation, one per client
+    summary: Json
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the method."""
+        return str(self.summary["algorithm"])
+
+    @property
+    def seed(self) -> int:
+        """Seed of everything random."""
+        return int(self.number("seed"))
+
+    def number(self, key: str) -> float:
+        """A number of the summary; NaN where it has none."""
+        value = self.summary.get(key)
+        return float(value) if isinstance(value, int | float) else float("nan")
+
+    def sent(self) -> list[int]:
+        """Bytes sent up to and including each round: up, down to every receiver, and one-off."""
+        total, result = 0, []
+        for row in self.metrics:
+            total += int(row["up_bytes"] + row["down_bytes"] + row.get("once_bytes", 0))
+            result.append(total)
+        return result
+
+
+def read(folder: str | Path) -> RunRecord:
+    """The record of a finished run; a last line of metrics.jsonl that was cut off is left out."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a run folder; give the folder that `pfed1bs run` printed")
+    return RunRecord(
+        path=folder,
+        config=_read(folder / "config.toml", lambda data: tomllib.loads(data.decode())),
+        env=_read(folder / "env.json", _object),
+        metrics=_read(folder / "metrics.jsonl", _metrics),
+        clients=_read(folder / "clients.csv", _clients),
+        summary=_read(folder / "summary.json", _summary),
+    )
+
+
+def collect(folders: Iterable[str | Path]) -> list[RunRecord]:
+    """The records of run folders, and of all runs inside comparison folders (those with a compare.json)."""
+    records = []
+    for folder in map(Path, folders):
+        if (folder / "compare.json").is_file():
+            runs = sorted(path.parent for path in folder.glob("*/config.toml"))
+            if not runs:
+                raise ValueError(f"{folder} holds compare.json but no run folders; run the comparison again")
+            records += [read(run) for run in runs]
+        else:
+            records.append(read(folder))
+    return records
+
+
+def _read(path: Path, parse: Callable[[bytes], T]) -> T:
+    if not path.is_file():
+        raise ValueError(
+            f"{path.name} is missing in {path.parent}; if the run was interrupted, finish it with "
+            f"`pfed1bs run {path.parent / 'config.toml'} --out {path.parent} --resume`"
+        )
+    try:
+        return parse(path.read_bytes())
+    except ValueError as error:  # the parsers' own errors and bad UTF-8 are ValueErrors too
+        raise ValueError(f"{path} is damaged: {error}; restore the file or repeat the run") from error
+
+
+def _object(data: bytes) -> Json:
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError(f"expected one object, got a {type(found).__name__}")
+    return found
+
+
+def _summary(data: bytes) -> Json:
+    summary = _object(data)
+    if "algorithm" not in summary:
+        raise ValueError("it names no algorithm")
+    for key in NUMBERS:
+        if not isinstance(summary.get(key), int | float):
+            raise ValueError(f"{key} must be a number, got {summary.get(key)!r}")
+    return summary
+
+
+def _metrics(data: bytes) -> list[dict[str, float]]:
+    *lines, last = data.split(b"\n")
+    rows = [_row(line, number) for number, line in enumerate(lines)]
+    if last.rstrip().endswith(b"}"):  # whole, only its line end is missing
+        rows.append(_row(last, len(rows)))
+    if not rows:
+        raise ValueError("it holds no whole round")
+    return rows
+
+
+def _row(line: bytes, number: int) -> dict[str, float]:
+    try:
+        found = _object(line)
+    except ValueError as error:
+        raise ValueError(f"line {number + 1}: {error}") from error
+    row = {key: value for key, value in found.items() if isinstance(value, int | float)}
+    for key in COUNTERS:
+        if key not in row:
+            raise ValueError(f"line {number + 1}: {key} is missing")
+    if row["round"] != number:
+        raise ValueError(f"line {number + 1} must hold round {number}, got round {row['round']}")
+    return row
+
+
+def _clients(data: bytes) -> list[dict[str, float]]:
+    lines = csv.DictReader(data.decode().splitlines(), strict=True)
+    missing = [column for column in COLUMNS if column not in (lines.fieldnames or ())]
+    if missing:
+        raise ValueError(f"the header lacks {', '.join(missing)}")
+    rows = []
+    for line in lines:
+        if None in line or None in line.values():
+            raise ValueError(f"line {lines.line_num} does not have {len(lines.fieldnames or ())} columns")
+        rows.append({key: float(value) for key, value in line.items()})
+    if not rows:
+        raise ValueError("it holds no client")
+    return rows

@@ -1,0 +1,187 @@
+"""The numbers and words of the page, without its markup."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, isfinite, log10
+
+from pfed1bs.report.groups import UNTOLD, Group, Spread, differing, flatten
+from pfed1bs.report.records import RunRecord
+from pfed1bs.report.style import pen
+
+MIB = 2**20
+SUMMARY = {  # facts of the summary, and of the configuration
+    "dataset": "data",
+    "partition": "partition",
+    "model": "model",
+    "parameters": "parameters",
+    "clients": "clients",
+    "sampled": "in each round",
+    "rounds": "rounds",
+}
+CONFIG = {"steps": "local steps", "batch": "batch"}
+MODELS = {"accuracy": "personal", "accuracy_global": "global", "accuracy_tuned": "tuned"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the result table; None where there is no such number."""
+
+    label: str
+    colour: str
+    seeds: str
+    accuracy: Spread | None
+    macro: Spread | None
+    shared: Spread | None  # of the global model
+    tuned: Spread | None
+    gain: Spread | None  # points against local training, seed by seed
+    mib: Spread | None
+    broadcast: Spread | None
+    ratio: Spread | None
+    total: Spread | None
+    seconds: Spread | None
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of one partition, and how each method did there."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key of the configuration and its value in each group."""
+
+    key: str
+    values: list[str]
+    differs: bool
+
+
+def row(group: Group, among: Sequence[Group]) -> Row:
+    """The results of a group."""
+    return Row(
+        label=group.label,
+        colour=pen(group).colour,
+        seeds=", ".join(str(record.seed) for record in group.records),
+        accuracy=group.spread("accuracy"),
+        macro=group.spread("accuracy_macro"),
+        shared=group.spread("accuracy_global"),
+        tuned=group.spread("accuracy_tuned"),
+        gain=gain(group, among),
+        mib=group.spread("mib_per_round"),
+        broadcast=group.spread(broadcast),
+        ratio=group.spread("ratio_to_fedavg"),
+        total=group.spread("total_mib"),
+        seconds=group.spread("seconds"),
+    )
+
+
+def broadcast(record: RunRecord) -> float:
+    """MiB per round if the server sends each different message once, to all who need it."""
+    rows = record.metrics
+    return sum(row["up_bytes"] + row.get("broadcast_bytes", float("nan")) for row in rows) / len(rows) / MIB
+
+
+def gain(group: Group, among: Sequence[Group]) -> Spread | None:
+    """Accuracy minus that of local training, over the seeds and clients that both have; None without them."""
+    if group.algorithm == "local":
+        return None
+    held = {
+        (record.seed, partition(record)): record
+        for other in among
+        if other.algorithm == "local"
+        for record in other.records
+    }
+    pairs = [(record, held.get((record.seed, partition(record)))) for record in group.records]
+    points = [record.number("accuracy") - local.number("accuracy") for record, local in pairs if local]
+    return Spread.of(points) if points else None
+
+
+def partition(record: RunRecord) -> tuple[tuple[float, ...], ...]:
+    """Who holds how many samples: runs that agree in it and in the seed judged the same clients."""
+    return tuple((row["client"], row["train_samples"], row["test_samples"]) for row in record.clients)
+
+
+def facts(records: Sequence[RunRecord]) -> dict[str, str]:
+    """What all runs have in common, or the values it takes."""
+    found = {label: [record.summary.get(key) for record in records] for key, label in SUMMARY.items()}
+    found |= {label: [record.config.get(key) for record in records] for key, label in CONFIG.items()}
+    return {
+        label: " / ".join(dict.fromkeys(f"{value:,}" if isinstance(value, int) else str(value) for value in values))
+        for label, values in found.items()
+        if None not in values
+    }
+
+
+def notes(found: Sequence[Group]) -> list[str]:
+    """What a reader has to know about these runs in particular."""
+    told = []
+    if all(len(group.records) == 1 for group in found):
+        told.append("One seed only: differences of a fraction of a point may be chance. Repeat with --seeds 0,1,2.")
+    for group in found:
+        if group.silent:
+            told.append(f"{group.label} sends nothing: 0 bytes, and a horizontal line in the picture.")
+        for record in group.records:
+            known, rounds = len(record.metrics), int(record.number("rounds"))
+            if known < rounds:
+                told.append(
+                    f"metrics.jsonl of {record.path.name} ends after round {known} of {rounds}; its curves stop there."
+                )
+    for key in differing([group.settings for group in found]):
+        if not key.startswith("algorithm."):
+            values = dict.fromkeys(str(group.settings.get(key, "none")) for group in found)
+            told.append(f"These runs differ in {key} ({', '.join(values)}), not only in the method.")
+    return told
+
+
+def clients(found: Sequence[Group]) -> list[Clients]:
+    """One table per seed and partition, a column per method and kind of model."""
+    parts: dict[tuple[int, tuple[tuple[float, ...], ...]], list[tuple[Group, RunRecord]]] = {}
+    for group in found:
+        for record in group.records:
+            parts.setdefault((record.seed, partition(record)), []).append((group, record))
+    tables = []
+    for (seed, held), runs in sorted(parts.items(), key=lambda part: part[0][0]):
+        columns = [(group, record, key) for group, record in runs for key in MODELS if key in record.clients[0]]
+        heads = [group.label if key == "accuracy" else f"{group.label} {MODELS[key]}" for group, _, key in columns]
+        rows = [
+            [*(f"{count:.0f}" for count in counts), *(f"{record.clients[at][key]:.2f}" for _, record, key in columns)]
+            for at, counts in enumerate(held)
+        ]
+        tables.append(Clients(f"seed {seed}", ["client", "train samples", "test samples", *heads], rows))
+    return tables
+
+
+def settings(found: Sequence[Group]) -> list[Setting]:
+    """The configuration, key by key, with the seeds of each group."""
+    flat = [flatten(group.records[0].config) for group in found]
+    keys = [key for key in dict.fromkeys(key for config in flat for key in config) if not key.startswith(UNTOLD)]
+    lines = []
+    for key in keys:
+        values = [_text(config.get(key)) for config in flat]
+        if key == "seed":
+            values = [", ".join(str(record.seed) for record in group.records) for group in found]
+        lines.append(Setting(key, values, len(set(values)) > 1))
+    return lines
+
+
+def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
+    """Every different environment once, without the command."""
+    found = [{key: _text(value) for key, value in record.env.items() if key != "command"} for record in records]
+    return list({json.dumps(env): env for env in found}.values())
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never in powers of ten."""
+    if not value or not isfinite(value):
+        return f"{value:g}"
+    return f"{value:.{max(0, digits - 1 - floor(log10(abs(value))))}f}"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
