@@ -5,8 +5,10 @@ from math import prod
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from pfed1bs import golomb
 from pfed1bs.votes import pack, unpack
 
 
@@ -91,3 +93,118 @@ class Floats:
         if not np.isfinite(values).all():
             raise ValueError("values must be finite, got NaN or infinity")
         return torch.from_numpy(values).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Whole numbers below `levels` in the fewest bits that hold them, little-endian; unused bits at the end are 0."""
+
+    shape: tuple[int, ...]
+    levels: int
+
+    def __post_init__(self) -> None:
+        if prod(self.shape) < 1:
+            raise ValueError(f"a field of levels needs at least one, got shape {self.shape}; leave the field out")
+        if not 2 <= self.levels <= 1 << 16:
+            raise ValueError(f"the number of levels must be in 2 .. 65536, got {self.levels}")
+
+    @property
+    def bits(self) -> int:
+        """Bits of one value."""
+        return (self.levels - 1).bit_length()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all values together."""
+        return (self.bits * prod(self.shape) + 7) // 8
+
+    def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
+        """Bits of whole numbers in 0 .. levels - 1."""
+        if x.is_floating_point():
+            raise ValueError(f"levels must be whole numbers, got {x.dtype}; convert them with .int()")
+        values = x.cpu().numpy().ravel()
+        self._check(values)
+        bits = np.empty((len(values), self.bits), np.uint8)
+        for place in range(self.bits):
+            bits[:, place] = values >> place & 1
+        return np.packbits(bits, bitorder="little").tobytes()
+
+    def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
+        """The values in int32."""
+        if len(data) != self.size:
+            raise ValueError(f"{prod(self.shape)} values of {self.bits} bits are {self.size} bytes, got {len(data)}")
+        used = self.bits * prod(self.shape)
+        if used % 8 and data[-1] >> used % 8:
+            raise ValueError("unused bits of the last byte must be 0")
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=used, bitorder="little").reshape(-1, self.bits)
+        values = np.zeros(len(bits), np.int32)
+        for place in range(self.bits):
+            values |= bits[:, place].astype(np.int32) << place
+        self._check(values)
+        return torch.from_numpy(values).reshape(self.shape)
+
+    def _check(self, values: NDArray[np.integer]) -> None:
+        if values.min() < 0 or values.max() >= self.levels:
+            raise ValueError(f"levels must be in 0 .. {self.levels - 1}, got {values.min()} .. {values.max()}")
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """At most `count` of n values are not 0 but +-magnitude: that number, then positions and signs in Golomb code.
+
+    The code of each is that of 2 gap + (1 if it is negative), where gap counts the zeros since the one before.
+    """
+
+    n: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= self.n:
+            raise ValueError(f"the number of values that are not 0 must be in 1 .. n = {self.n}, got {self.count}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n,)."""
+        return (self.n,)
+
+    @property
+    def size(self) -> None:
+        """It varies."""
+
+    @property
+    def low(self) -> int:
+        """Bits of a gap, with its sign, that do not depend on its length."""
+        return golomb.exponent(self.count / self.n) + 1
+
+    @property
+    def longest(self) -> int:
+        """Bytes that no message exceeds."""
+        return 4 + (self.count * (1 + self.low) + (2 * self.n >> self.low) + 7) // 8
+
+    def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
+        """Bytes of (n,) values that are 0 or +-magnitude in float32."""
+        values = x.detach().cpu().numpy()
+        positions = np.flatnonzero(values)
+        kept = values[positions]
+        magnitude = np.abs(kept[:1]) if len(kept) else np.zeros(1, np.float32)
+        if len(kept) > self.count:
+            raise ValueError(f"at most {self.count} values may differ from 0, got {len(kept)}; keep the largest")
+        if x.dtype != torch.float32 or not np.isfinite(magnitude).all() or (np.abs(kept) != magnitude).any():
+            raise ValueError("values must be 0 or +-magnitude, one finite float32 number for all")
+        codes = 2 * (np.diff(positions, prepend=-1) - 1) + (kept < 0)
+        return magnitude.astype("<f4").tobytes() + golomb.encode(codes, self.low)
+
+    def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
+        """The (n,) values in float32."""
+        if not 4 <= len(data) <= self.longest:
+            raise ValueError(f"{self.count} of {self.n} values are 4 to {self.longest} bytes, got {len(data)}")
+        magnitude = Floats((1,)).decode(data[:4])
+        codes = golomb.decode(data[4:], self.low)
+        positions = np.cumsum((codes >> 1) + 1) - 1
+        if len(codes) > self.count or (len(codes) and positions[-1] >= self.n):
+            raise ValueError(f"more than {self.count} values, or one beyond the last of {self.n}")
+        if not magnitude > 0 if len(codes) else any(data[:4]):
+            raise ValueError("the magnitude must be above 0 if there are values, and 0 if there are none")
+        values = torch.zeros(self.n)
+        values[torch.from_numpy(positions)] = magnitude * torch.from_numpy(1 - 2 * (codes & 1)).float()
+        return values
