@@ -3,6 +3,9 @@
 def isa() -> str:
     """The instruction set in use: avx512, avx2 or portable."""
 
+def use(name: str) -> bool:
+    """Switch to an instruction set; False if this processor or build does not have it."""
+
 def transform(src: int, dst: int, rows: int, log2: int, scale: float, threads: int) -> None:
     """Scale * H x for every row; dst may be src."""
 

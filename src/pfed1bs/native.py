@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
 built = find_spec("pfed1bs._fht") is not None
@@ -74,3 +76,17 @@ def decide(counters: Tensor, total: int, previous: Tensor) -> tuple[Tensor, int]
     wide = counters.dtype == torch.int64
     at = (counters.data_ptr(), previous.data_ptr(), out.data_ptr())
     return out, _fht.decide(*at, wide, total, len(counters), get_num_threads())
+
+
+def words(key: int, start: int, count: int) -> NDArray[np.uint64]:
+    """Words of the portable generator (rng.words)."""
+    out = np.empty(count, np.uint64)
+    _fht.words(key, start, count, out.ctypes.data)
+    return out
+
+
+def distinct(key: int, size: int, count: int) -> NDArray[np.int32]:
+    """Distinct numbers of the portable generator (rng.distinct)."""
+    out = np.empty(count, np.int32)
+    _fht.distinct(key, size.bit_length() - 1, count, out.ctypes.data)
+    return out

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pfed1bs import native
+
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the step of SplitMix64
 MASK = (1 << 64) - 1
 
@@ -39,6 +41,8 @@ def key(seed: int, purpose: int, round: int = 0) -> int:
 
 def words(key: int, count: int, start: int = 0) -> NDArray[np.uint64]:
     """Words start .. start + count - 1 of the sequence `key`."""
+    if native.enabled:
+        return native.words(key, start, count)
     z = np.arange(start + 1, start + 1 + count, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(key)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -59,6 +63,8 @@ def distinct(key: int, size: int, count: int) -> NDArray[np.int32]:
     They are the first `count` different candidates, two from each word (low half, then high half), each the top
     log2(size) bits of its half. Above size / 2 the numbers that are left out are drawn instead.
     """
+    if native.enabled:
+        return native.distinct(key, size, count)
     drawn = min(count, size - count)
     seen = np.full(size, -1, np.int64)
     start, candidates = 0, np.empty(0, np.int64)

@@ -1,0 +1,301 @@
+/* The kernels for one instruction set; _fht.c includes this file once for each, with
+ *   WIDTH    floats in a vector, LANES its binary logarithm,
+ *   RADIX    levels done at once on 2^RADIX registers,
+ *   BLOCK    levels done in the first-level cache before anything else is read,
+ *   TARGET   the function attribute that switches the instructions on,
+ *   NAME(f)  the name of f for this instruction set.
+ *
+ * Order of operations: the level with distance h = 1 first, then 2, 4, ...; each pair becomes (a + b, a - b); one
+ * multiplication at the end. A level inside a vector is x * (+-1) + swapped x, which rounds like a + b and a - b with
+ * or without fused multiply-add. So every instruction set and every number of threads gives the same bits. */
+
+typedef float NAME(vec) __attribute__((vector_size(4 * WIDTH)));
+typedef float NAME(loose) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef int32_t NAME(ints) __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t NAME(looseints) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+#define VEC NAME(vec)
+#define INTS NAME(ints)
+#define LOAD(p) ((VEC)(*(const NAME(loose) *)(p)))
+#define STORE(p, v) (*(NAME(loose) *)(p) = (v))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+#define SIGN(i, h) ((i) & (h) ? -1.0f : 1.0f)
+#define EACH4(f, h, o) f(o, h), f(o + 1, h), f(o + 2, h), f(o + 3, h)
+#if WIDTH == 16
+#define EACH(f, h) EACH4(f, h, 0), EACH4(f, h, 4), EACH4(f, h, 8), EACH4(f, h, 12)
+#elif WIDTH == 8
+#define EACH(f, h) EACH4(f, h, 0), EACH4(f, h, 4)
+#else
+#define EACH(f, h) EACH4(f, h, 0)
+#endif
+#define XOR(i, h) ((i) ^ (h))
+#define BIT(i, h) ((h) << (i))
+#ifdef __clang__
+#define SWAP(x, h) __builtin_shufflevector(x, x, EACH(XOR, h))
+#else
+#define SWAP(x, h) __builtin_shuffle(x, (INTS){EACH(XOR, h)})
+#endif
+#define INSIDE(x, h) ((x) * (VEC){EACH(SIGN, h)} + SWAP(x, h))
+/* The same for h = 1 and a vector in memory, from where both parts are loaded already shuffled. */
+#if WIDTH == 16
+#define FIRST(x) ((VEC)_mm512_movehdup_ps(x) * (VEC){EACH(SIGN, 1)} + (VEC)_mm512_moveldup_ps(x))
+#else
+#define FIRST(x) INSIDE(x, 1)
+#endif
+
+/* `levels` levels on 2^levels registers. */
+INLINE void NAME(butterflies)(VEC *r, const int levels) {
+    UNROLL for (int level = 0; level < levels; level++)
+        UNROLL for (int j = 0; j < 1 << levels; j++)
+            if (!(j >> level & 1)) {
+                VEC a = r[j], b = r[j + (1 << level)];
+                r[j] = a + b;
+                r[j + (1 << level)] = a - b;
+            }
+}
+
+/* The first LANES + levels levels of 2^levels adjacent vectors. */
+INLINE void NAME(chunk)(const float *src, float *dst, const int levels) {
+    VEC r[1 << RADIX];
+    UNROLL for (int j = 0; j < 1 << levels; j++) {
+        VEC x = LOAD(src + j * WIDTH);
+        x = FIRST(x);
+        x = INSIDE(x, 2);
+#if WIDTH > 4
+        x = INSIDE(x, 4);
+#endif
+#if WIDTH > 8
+        x = INSIDE(x, 8);
+#endif
+        r[j] = x;
+    }
+    NAME(butterflies)(r, levels);
+    UNROLL for (int j = 0; j < 1 << levels; j++) STORE(dst + j * WIDTH, r[j]);
+}
+
+/* `levels` levels over rows of `width` floats that lie `from` (`to`) floats apart. */
+INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, const int levels, size_t width,
+                        const bool scaled, float scale) {
+    const float *s[4] = {src, src + 4 * from, src + 8 * from, src + 12 * from}; /* so few addresses stay in registers */
+    float *d[4] = {dst, dst + 4 * to, dst + 8 * to, dst + 12 * to};
+    for (size_t c = 0; c < width; c += WIDTH) {
+        VEC r[1 << RADIX];
+        UNROLL for (int j = 0; j < 1 << levels; j++) r[j] = LOAD(s[j / 4] + j % 4 * from);
+        NAME(butterflies)(r, levels);
+        UNROLL for (int j = 0; j < 1 << levels; j++) STORE(d[j / 4] + j % 4 * to, scaled ? r[j] * scale : r[j]);
+        UNROLL for (int i = 0; i < 4; i++) {
+            s[i] += WIDTH;
+            d[i] += WIDTH;
+        }
+    }
+}
+
+/* Levels first .. first + levels - 1 of the 2^total rows. */
+static TARGET void NAME(rows)(const float *src, size_t from, float *dst, size_t to, int first, int levels, int total,
+                              size_t width, float scale) {
+    for (size_t high = 0; high < (size_t)1 << (total - first - levels); high++)
+        for (size_t low = 0; low < (size_t)1 << first; low++) {
+            size_t row = (high << (first + levels)) + low;
+            const float *s = src + row * from;
+            float *d = dst + row * to;
+            size_t f = from << first, t = to << first;
+#define CASE(n)                                                                                                       \
+    case n:                                                                                                           \
+        if (scale == 1.0f) NAME(radix)(s, f, d, t, n, width, false, scale);                                            \
+        else NAME(radix)(s, f, d, t, n, width, true, scale);                                                           \
+        break;
+            switch (levels) {
+                CASE(0) CASE(1) CASE(2) CASE(3)
+#if RADIX > 3
+                CASE(4)
+#endif
+            }
+#undef CASE
+        }
+}
+
+/* All levels of the 2^levels rows of a tile that is `width` floats wide, through `tile`, which may also be dst. */
+static TARGET void NAME(columns)(const float *src, size_t from, float *dst, size_t to, float *tile, int levels,
+                                 size_t width, float scale) {
+    int pieces = levels ? (levels + RADIX - 1) / RADIX : 1;
+    for (int done = 0; pieces; pieces--) {
+        int now = (levels - done + pieces - 1) / pieces;
+        if (pieces == 1) NAME(rows)(src, from, dst, to, done, now, levels, width, scale);
+        else NAME(rows)(src, from, tile, width, done, now, levels, width, 1.0f);
+        src = tile;
+        from = width;
+        done += now;
+    }
+}
+
+/* All levels of 2^levels adjacent floats, levels <= BLOCK, through `tile`. */
+static TARGET void NAME(block)(const float *src, float *dst, float *tile, int levels, float scale) {
+    if (levels < LANES) {
+        plain_block(src, dst, levels, scale);
+        return;
+    }
+    int low = levels < LANES + RADIX ? levels : LANES + RADIX;
+    float *half = levels > low ? tile : dst;
+    for (size_t i = 0; i < (size_t)1 << levels; i += (size_t)1 << low) {
+        for (size_t ahead = 0; ahead < (size_t)1 << low; ahead += 64 / sizeof(float)) {
+            __builtin_prefetch(dst + i + ahead, 1);
+            __builtin_prefetch(src + i + AHEAD + ahead, 0);
+        }
+        switch (low - LANES) {
+            case 0: NAME(chunk)(src + i, half + i, 0); break;
+            case 1: NAME(chunk)(src + i, half + i, 1); break;
+            case 2: NAME(chunk)(src + i, half + i, 2); break;
+            case 3: NAME(chunk)(src + i, half + i, 3); break;
+#if RADIX > 3
+            case 4: NAME(chunk)(src + i, half + i, 4); break;
+#endif
+        }
+    }
+    size_t width = (size_t)1 << low;
+    if (levels > low || scale != 1.0f) NAME(columns)(half, width, dst, width, tile, levels - low, width, scale);
+}
+
+/* WIDTH bits from bit number i, a multiple of WIDTH, as 0 or -1. */
+INLINE INTS NAME(mask)(const uint8_t *bits, size_t i) {
+#if WIDTH == 16
+    uint16_t word;
+    memcpy(&word, bits + i / 8, 2);
+#else
+    uint8_t word = bits[i / 8] >> (i & 4 & WIDTH);
+#endif
+    return ((word - (INTS){0}) & (INTS){EACH(BIT, 1)}) != 0;
+}
+
+/* dst = src times scale, with the sign changed where the bit is 0; bit 0 belongs to src[0]. */
+static TARGET void NAME(flip)(const float *src, float *dst, const uint8_t *bits, size_t count, float scale) {
+    size_t i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        VEC x = LOAD(src + i) * scale;
+        STORE(dst + i, bits ? (VEC)((INTS)x ^ (~NAME(mask)(bits, i) & INT32_MIN)) : x);
+    }
+    for (; i < count; i++) dst[i] = bits && !(bits[i / 8] >> (i % 8) & 1) ? -src[i] * scale : src[i] * scale;
+}
+
+/* First pass over the blocks first .. last - 1 of a row: D and padding, or scattering, and the low levels. */
+static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t first, size_t last) {
+    ALIGNED float tile[1 << BLOCK];
+    int levels = j->log2 < BLOCK ? j->log2 : BLOCK;
+    size_t size = (size_t)1 << levels;
+    for (size_t start = first * size; start < last * size; start += size) {
+        const float *from = tile;
+        if (j->kind == TRANSFORM) {
+            from = src + start;
+        } else if (j->kind == PROJECT) {
+            size_t valid = j->n <= start ? 0 : j->n - start < size ? j->n - start : size;
+            NAME(flip)(src + start, tile, j->signs ? j->signs + start / 8 : NULL, valid, 1.0f);
+            memset(tile + valid, 0, (size - valid) * sizeof(float));
+        } else {
+            memset(tile, 0, size * sizeof(float));
+            for (size_t i = lower_bound(j->index, j->m, start); i < j->m && (size_t)j->index[i] < start + size; i++)
+                tile[j->index[i] - start] = src[i];
+        }
+        NAME(block)(from, dst + start, tile, levels, j->kind == TRANSFORM && j->log2 == levels ? j->scale : 1.0f);
+    }
+}
+
+/* Columns first .. last - 1 of the 2^levels rows of `stride` floats, in place. */
+static TARGET void NAME(middle)(float *data, size_t stride, int levels, size_t first, size_t last) {
+    ALIGNED float tile[TILE];
+    size_t width = tile_width(levels, stride);
+    for (size_t c = first; c < last; c += width)
+        NAME(columns)(data + c, stride, data + c, stride, tile, levels, width, 1.0f);
+}
+
+/* Last pass over columns first .. last - 1: the high levels, and row selection, or D and truncation, and the scale. */
+static TARGET void NAME(high)(const job *j, const float *src, float *dst, int levels, size_t first, size_t last) {
+    ALIGNED float tile[TILE];
+    size_t stride = (size_t)1 << (j->log2 - levels), width = tile_width(levels, stride), next[1 << HIGH];
+    if (j->kind == PROJECT)
+        for (size_t r = 0; r < (size_t)1 << levels; r++) next[r] = lower_bound(j->index, j->m, r * stride + first);
+    for (size_t c = first; c < last; c += width) {
+        if (j->kind == TRANSFORM) {
+            NAME(columns)(src + c, stride, dst + c, stride, tile, levels, width, j->scale);
+            continue;
+        }
+        if (levels) NAME(columns)(src + c, stride, tile, width, tile, levels, width, 1.0f);
+        for (size_t r = 0; r < (size_t)1 << levels; r++) {
+            size_t start = r * stride + c;
+            const float *row = levels ? tile + r * width : src + c;
+            if (j->kind == PROJECT) {
+                for (; next[r] < j->m && (size_t)j->index[next[r]] < start + width; next[r]++)
+                    dst[next[r]] = row[j->index[next[r]] - start] * j->scale;
+            } else if (start < j->n) {
+                size_t valid = j->n - start < width ? j->n - start : width;
+                NAME(flip)(row, dst + start, j->signs ? j->signs + start / 8 : NULL, valid, j->scale);
+            }
+        }
+    }
+}
+
+/* Bits of x >= 0, count a multiple of 64; false if a number is not finite. */
+static TARGET bool NAME(pack)(const float *src, uint8_t *dst, size_t count) {
+    INTS strange = {0};
+    for (size_t i = 0; i < count; i += 64, dst += 8) {
+        uint64_t word = 0;
+#if WIDTH == 16
+        UNROLL for (int j = 0; j < 4; j++) {
+            VEC x = LOAD(src + i + 16 * j);
+            strange |= x - x != 0;
+            word |= (uint64_t)_mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), _CMP_GE_OQ) << 16 * j;
+        }
+#else
+        uint8_t positive[64];
+        for (int j = 0; j < 64; j++) positive[j] = src[i + j] >= 0;
+        for (int j = 0; j < 64; j += WIDTH) {
+            VEC x = LOAD(src + i + j);
+            strange |= x - x != 0;
+        }
+        word = gather_bits(positive);
+#endif
+        for (int b = 0; b < 8; b++) dst[b] = (uint8_t)(word >> 8 * b);
+    }
+    int32_t any = 0;
+    for (int i = 0; i < WIDTH; i++) any |= strange[i];
+    return !any;
+}
+
+/* +-1 for count bits, a multiple of WIDTH. */
+static TARGET void NAME(unpack)(const uint8_t *src, float *dst, size_t count) {
+    for (size_t i = 0; i < count; i += WIDTH) {
+        VEC minus = (VEC){0} - 1;
+        STORE(dst + i, (VEC)((INTS)minus ^ (NAME(mask)(src, i) & INT32_MIN)));
+    }
+}
+
+/* Sums of the weights of the 1 bits of coordinates first .. first + count - 1, count a multiple of WIDTH. */
+static TARGET void NAME(sums)(const uint8_t *const *messages, const int32_t *weights, size_t voters, size_t first,
+                              size_t count, int32_t *dst) {
+    for (size_t i = 0; i < count; i += WIDTH) {
+        INTS sum = {0};
+        for (size_t v = 0; v < voters; v++) sum += NAME(mask)(messages[v], first + i) & weights[v];
+        *(NAME(looseints) *)(dst + i) = sum;
+    }
+}
+
+static const kernels NAME(kernels) = {QUOTE(ISA),   BLOCK,      NAME(low),    NAME(middle),
+                                      NAME(high), NAME(pack), NAME(unpack), NAME(sums)};
+
+#undef VEC
+#undef INTS
+#undef LOAD
+#undef STORE
+#undef INLINE
+#undef SIGN
+#undef EACH4
+#undef EACH
+#undef XOR
+#undef BIT
+#undef SWAP
+#undef FIRST
+#undef INSIDE
+#undef ISA
+#undef TARGET
+#undef WIDTH
+#undef LANES
+#undef RADIX
+#undef BLOCK
