@@ -28,7 +28,7 @@ from pfed1bs.wire import Refused
 
 @dataclass(frozen=True)
 class Adder(Algorithm):
-    """Ten integers at the server and a replica at every client; a broadcast says what the last round added.
+    """Ten integers at the server and a replica at every client; every round doubles them and adds what the broadcast says.
 
     A broadcast is 8 bytes of payload (an amount for either half), a snapshot 40, an answer 4; a header is 20.
     """
@@ -45,7 +45,7 @@ class Adder(Algorithm):
     def absorb(self, clients, received, round):
         if "total" in received:
             return {"replica": received["total"].expand_as(clients["replica"]).clone()}
-        return {"replica": clients["replica"] + received["amounts"].repeat_interleave(5)}
+        return {"replica": 2 * clients["replica"] + received["amounts"].repeat_interleave(5)}
 
     def snapshot(self, server):
         return {"total": server["total"]}
@@ -57,7 +57,7 @@ class Adder(Algorithm):
     def aggregate(self, server, received, cohort):
         number = sum(float(message["number"]) for message in received)
         amounts = torch.tensor([number, number * cohort.round - 7])
-        return {"total": server["total"] + amounts.repeat_interleave(5), "amounts": amounts}
+        return {"total": 2 * server["total"] + amounts.repeat_interleave(5), "amounts": amounts}
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def test_a_replica_equals_the_server_at_every_participation_however_many_rounds_
 
 
 def test_the_server_of_the_example_really_changes():
-    assert play(Adder(), 2, [[0, 1], [0]])[-1].server["total"].tolist() == [7] * 5 + [-12] * 5
+    assert play(Adder(), 2, [[0, 1], [0]])[-1].server["total"].tolist() == [12] * 5 + [-19] * 5
 
 
 def test_a_returning_client_gets_the_broadcasts_it_missed_or_the_snapshot_if_that_is_shorter():
