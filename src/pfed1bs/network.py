@@ -1,0 +1,91 @@
+"""A module as a function of its parameters and buffers, stacked over clients."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from threading import get_ident
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from pfed1bs.stacked import CONVOLUTIONS, Pass, Places, plan
+
+WAY_OUT = (
+    "write it without branches on values (torch.where), random draws and in-place updates of plain tensors, "
+    "or run its clients one after the other with Task(module, stacked=False)"
+)
+
+
+class Network:
+    """Outputs and features of every client's module; safe to use from several threads.
+
+    All clients at once through the plan of known layers or else vmap, or with `stacked=False` one after the other.
+    None chooses the faster: one after the other for convolutions on the CPU, where batched ones are twice as slow.
+    """
+
+    def __init__(self, module: nn.Module, names: Iterable[str], head: str | None, stacked: bool | None) -> None:
+        self._module = module
+        self._head = head
+        self._stacked = stacked
+        self._convolves = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
+        names = set(names)
+        self._plans = {mode: plan(copy.deepcopy(module).train(mode), names, head) for mode in (True, False)}
+        self._copies: dict[tuple[int, bool], _Copy] = {}
+
+    def __call__(
+        self, values: Mapping[str, Tensor], x: Tensor, training: bool, places: Places | None = None
+    ) -> tuple[Tensor, Pass]:
+        """Outputs (K, B, ...) for stacked values by name; gradients of some may go to their places."""
+        mine, steps = self._copy(training), self._plans[training]
+        now = Pass(mine.module, len(x), values, places or Places())
+        slow = self._convolves and x.device.type == "cpu"
+        if self._stacked is False or (self._stacked is None and slow):
+            return self._one_by_one(mine, now, x), now
+        if steps is not None:
+            return steps(now, x), now
+        try:
+            outputs, now.features = vmap(mine)(dict(values), x)
+        except RuntimeError as error:
+            if "vmap" not in str(error) and "Batching rule" not in str(error):
+                raise
+            name = type(self._module).__name__
+            raise ValueError(f"{name} cannot be computed for all clients at once ({error}); {WAY_OUT}") from error
+        return outputs, now
+
+    def _one_by_one(self, mine: "_Copy", now: Pass, x: Tensor) -> Tensor:
+        # On the CPU convolutions take half as long again when the channels do not come last.
+        layout = torch.channels_last if self._convolves and x.dim() == 5 else torch.contiguous_format
+        rows = [
+            mine({name: value[k] for name, value in now.values.items()}, own.contiguous(memory_format=layout))
+            for k, own in enumerate(x)
+        ]
+        now.features = torch.stack([features for _, features in rows])
+        return torch.stack([outputs for outputs, _ in rows])
+
+    def _copy(self, training: bool) -> "_Copy":
+        """The module of this thread in this mode: values are swapped in and out of it."""
+        key = (get_ident(), training)
+        if key not in self._copies:
+            shared = {id(value): value for value in (*self._module.parameters(), *self._module.buffers())}
+            module = copy.deepcopy(self._module, shared).train(training)
+            self._copies[key] = _Copy(module, self._head)
+        return self._copies[key]
+
+
+class _Copy:
+    """A module whose own values stay aside, called with those of one client."""
+
+    def __init__(self, module: nn.Module, head: str | None) -> None:
+        self.module = module
+        self._seen: list[Tensor] = []
+        if head is not None:
+            module.get_submodule(head).register_forward_pre_hook(self._see)
+
+    def __call__(self, values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and what the head saw; without a head the outputs twice."""
+        self._seen.clear()
+        outputs: Tensor = functional_call(self.module, dict(values), (x,))
+        return outputs, self._seen.pop() if self._seen else outputs
+
+    def _see(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._seen.append(inputs[0])
