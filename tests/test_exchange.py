@@ -28,7 +28,7 @@ from pfed1bs.wire import Refused
 
 @dataclass(frozen=True)
 class Adder(Algorithm):
-    """Ten integers at the server and a replica at every client; every round doubles them and adds what the broadcast says.
+    """Ten integers at the server, replicated at every client; a round doubles them and adds what is broadcast.
 
     A broadcast is 8 bytes of payload (an amount for either half), a snapshot 40, an answer 4; a header is 20.
     """
