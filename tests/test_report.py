@@ -1,56 +1,17 @@
-"""Run folders written by hand, read back, drawn and described."""
+"""Run folders written by hand, read back and described on a page."""
 
-import json
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import pytest
 
 from pfed1bs import report
 from pfed1bs.report.groups import Spread, groups
-from pfed1bs.report.style import KNOWN, apart, pen, size
-from pfed1bs.report.tables import significant
-
-ENV = {"python": "3.11.9", "kernel": "native", "threads": 2, "command": "pfed1bs run"}
-COMMAND = "pfed1bs compare --seeds 0,1"
-BYTES = {"pfed1bs": (1000, 1024), "fedavg": (400_000, 400_000), "local": (0, 0)}
-
-
-def round_of(algorithm, number, accuracy):
-    up, down = BYTES.get(algorithm, (500, 500))
-    once = 48 if up and not number else 0
-    row = {"round": number, "up_bytes": up, "down_bytes": down, "broadcast_bytes": down // 2, "catch_up_bytes": 0}
-    row |= {"side_bytes": 0, "once_bytes": once, "seconds": 0.5, "loss": 2.0 / (number + 1)}
-    row |= {"agreement": 0.75, "flips": 0.125} if algorithm == "pfed1bs" else {}
-    return row | ({"accuracy": accuracy, "accuracy_macro": accuracy - 1, "test_loss": 0.3} if number % 2 else {})
-
-
-def run_folder(home, algorithm="pfed1bs", seed=0, accuracies=(50.25, 91.5), options="lr = 0.05", **summary):
-    """Four rounds of two clients, judged after the second and the fourth."""
-    folder = home / f"{len(list(home.iterdir())) if home.exists() else 0}"
-    folder.mkdir(parents=True)
-    name = json.dumps(algorithm)
-    head = f"rounds = 4\nclients = 2\nsteps = 10\nbatch = 64\nseed = {seed}\n"
-    tables = f'[data]\nname = "digits"\n[model]\nname = "mlp"\n[algorithm]\nname = {name}\n{options}\n'
-    (folder / "config.toml").write_text(head + tables)
-    (folder / "env.json").write_text(json.dumps(ENV))
-    rows = [round_of(algorithm, number, accuracies[number // 2]) for number in range(4)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = [f"0,30,10,{accuracies[-1]},0.3", "1,40,15,88.25,0.4"]
-    (folder / "clients.csv").write_text("\n".join(["client,train_samples,test_samples,accuracy,loss", *lines]) + "\n")
-    found = {"algorithm": algorithm, "dataset": "digits", "partition": "iid", "model": "mlp", "parameters": 17226}
-    found |= {"clients": 2, "sampled": 2, "seed": seed, "rounds": 4, "seconds": 2.0, "command": COMMAND}
-    found |= {"accuracy": accuracies[-1], "accuracy_macro": accuracies[-1] - 1, "mib_per_round": 0.0019302368}
-    found |= {"total_mib": 0.0077667236, "ratio_to_fedavg": 0.0146871, **summary}
-    (folder / "summary.json").write_text(json.dumps(found))
-    return folder
-
-
-def records_of(home, *algorithms):
-    return [report.read(run_folder(home, algorithm)) for algorithm in algorithms]
+from pfed1bs.report.style import pen
+from pfed1bs.report.tables import notes
+from run_folders import COMMAND, records_of, run_folder
 
 
 def page_of(records, home):
@@ -121,8 +82,10 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path, kept, rounds):
     (folder / "metrics.jsonl").write_bytes(whole[:kept])
     record = report.read(folder)
     assert len(record.metrics) == rounds
-    told = f"metrics.jsonl of 0 ends after round {rounds} of 4"
-    assert (told in page_of([record], tmp_path)) == (rounds < 4)
+    told = [note for note in notes(groups([record])) if "metrics.jsonl" in note]
+    assert told == (
+        [f"metrics.jsonl of 0 ends after round {rounds} of 4; its curves stop there."] if rounds < 4 else []
+    )
 
 
 def test_a_comparison_folder_gives_all_its_runs(tmp_path):
@@ -157,59 +120,6 @@ def test_no_runs_are_no_report(tmp_path):
         report.write([], tmp_path / "report.html")
 
 
-def test_every_method_has_its_own_look_in_every_picture(tmp_path):
-    alone = {name: pen(groups(records_of(tmp_path / name, name))[0]) for name in KNOWN}
-    assert len(set(alone.values())) == len(KNOWN) == 22
-    together = groups(records_of(tmp_path / "all", *reversed(KNOWN)))
-    assert {group.algorithm: pen(group) for group in together} == alone
-
-
-def test_texts_at_line_ends_move_until_none_covers_another():
-    assert apart([(0, 1, 0.5), (0, 1, 0.5), (2, 3, 0.5)], gap=0.1) == [0.5, 0.4, 0.5]
-    assert apart([(0, 1, 0.1), (0, 1, 0.0)], gap=0.25, floor=0.25) == [0.5, 0.25]
-
-
-def test_bytes_and_numbers_read_well():
-    assert [size(count) for count in (0.5, 512, 1024, 1536, 2**25, 2**40, 2**52)] == [
-        *("0.5 B", "512 B", "1 KiB", "1.5 KiB", "32 MiB", "1 TiB", "4096 TiB")
-    ]
-    assert [significant(value) for value in (0, 0.0019302368, 31.0563, 23345.6)] == ["0", "0.001930", "31.06", "23346"]
-
-
-@pytest.mark.parametrize("draw", [report.accuracy_bytes, report.accuracy_rounds, report.training_loss])
-def test_a_picture_is_the_same_file_every_time_and_names_its_lines(tmp_path, draw):
-    records = records_of(tmp_path, "pfed1bs", "local", "fedavg")
-    draw(records, tmp_path / "a.svg"), draw(records, tmp_path / "b.svg")
-    text = (tmp_path / "a.svg").read_text()
-    assert text == (tmp_path / "b.svg").read_text()
-    assert "date" not in text.lower()
-    words = [element.text for element in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"pfed1bs", "fedavg"} <= set(words)
-    assert ("local, 0 bytes" in words) == (draw is report.accuracy_bytes)
-    assert ("local" in words) == (draw is not report.accuracy_bytes)
-    assert ("256 KiB" in words) == (draw is report.accuracy_bytes)
-
-
-def test_many_lines_get_a_legend_instead_of_labels(tmp_path):
-    report.accuracy_rounds(records_of(tmp_path, *KNOWN[:9]), tmp_path / "many.svg")
-    report.accuracy_rounds(records_of(tmp_path, *KNOWN[:8]), tmp_path / "few.svg")
-    assert 'id="legend_1"' in (tmp_path / "many.svg").read_text()
-    assert 'id="legend_1"' not in (tmp_path / "few.svg").read_text()
-
-
-def test_a_picture_without_content_is_refused(tmp_path):
-    records = records_of(tmp_path, "local")
-    with pytest.raises(ValueError, match="after sending something"):
-        report.accuracy_bytes(records, tmp_path / "a.svg")
-    with pytest.raises(ValueError, match="no run has logged any of agreement, flips"):
-        report.diagnostics(records, tmp_path / "a.svg")
-
-
-def test_clients_are_sorted_by_local_training(tmp_path):
-    report.accuracy_clients(records_of(tmp_path, "pfed1bs", "local"), tmp_path / "a.svg")
-    assert "clients of seed 0, sorted by their accuracy under local" in (tmp_path / "a.svg").read_text()
-
-
 def test_the_page_shows_the_numbers_of_the_files(tmp_path):
     page = page_of([report.read(run_folder(tmp_path / "runs"))], tmp_path)
     (row,) = cells(page)
@@ -238,8 +148,8 @@ def test_the_page_says_when_runs_differ_in_more_than_the_method(tmp_path):
     first, second = run_folder(tmp_path / "runs", "pfed1bs"), run_folder(tmp_path / "runs", "fedavg")
     config = (second / "config.toml").read_text()
     (second / "config.toml").write_text(config.replace("batch = 64", "batch = 32"))
-    page = page_of([report.read(first), report.read(second)], tmp_path)
-    assert "These runs differ in batch (64, 32), not only in the method." in page
+    told = notes(groups([report.read(first), report.read(second)]))
+    assert "These runs differ in batch (64, 32), not only in the method." in told
 
 
 def test_markup_in_names_is_escaped_everywhere(tmp_path):

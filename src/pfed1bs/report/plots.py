@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pfed1bs.report.groups import Group, Point, groups
 from pfed1bs.report.records import RunRecord
-from pfed1bs.report.style import DASHED, HEIGHT, byte_axis, canvas, direct, ends, legend, look, pen, svg
+from pfed1bs.report.style import DASHED, HEIGHT, byte_axis, canvas, legend, look, named, pen, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,6 @@ def draw_accuracy_bytes(records: Sequence[RunRecord]) -> str | None:
     talking = [(group, points) for group, points in found if points[-1].sent > 0]
     if not talking:  # a logarithmic axis has no place for 0 bytes
         return None
-    names = direct([group for group, _ in found])
     with look():
         figure = canvas()
         axes = figure.add_subplot()
@@ -70,10 +69,7 @@ def draw_accuracy_bytes(records: Sequence[RunRecord]) -> str | None:
         byte_axis(axes)
         last += [(group, inf, _level(axes, group, points[-1])) for group, points in found if points[-1].sent == 0]
         axes.set_ylabel("personal accuracy (%)")
-        if names:
-            ends(axes, last)
-        else:
-            legend(figure, axes)
+        named(figure, axes, last)
         return svg(figure)
 
 
@@ -86,11 +82,9 @@ def draw_accuracy_rounds(records: Sequence[RunRecord]) -> str | None:
         figure = canvas()
         axes = figure.add_subplot()
         last = [(group, *_line(axes, group, points, lambda point: point.rounds)) for group, points in found]
+        axes.locator_params(axis="x", integer=True)
         axes.set(xlabel="rounds", ylabel="personal accuracy (%)")
-        if direct([group for group, _ in found]):
-            ends(axes, last)
-        else:
-            legend(figure, axes)
+        named(figure, axes, last)
         return svg(figure)
 
 
@@ -103,15 +97,13 @@ def draw_training_loss(records: Sequence[RunRecord]) -> str | None:
         figure = canvas()
         axes = figure.add_subplot()
         last = [(group, *_line(axes, group, points, lambda point: point.rounds)) for group, points in found]
+        axes.locator_params(axis="x", integer=True)
         axes.set(xlabel="rounds", ylabel="training loss")
         if all(point.value.mean > 0 for _, points in found for point in points):
             axes.set(yscale="log", ylabel="training loss (log scale)")
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("")
-        if direct([group for group, _ in found]):
-            ends(axes, last)
-        else:
-            legend(figure, axes)
+        named(figure, axes, last)
         return svg(figure)
 
 
@@ -128,6 +120,7 @@ def draw_diagnostics(records: Sequence[RunRecord]) -> str | None:
             axes = figure.add_subplot(rows, 2, place)
             for group, points in found:
                 _line(axes, group, points, lambda point: point.rounds)
+            axes.locator_params(axis="x", integer=True)
             axes.set_title(LOGGED[key], fontsize=8.5)
             axes.set_xlabel("rounds" if place > len(panels) - 2 else "")
         most = max(panels.values(), key=len)

@@ -123,9 +123,12 @@ def byte_axis(axes: "Axes") -> None:
     axes.set_xlabel("bytes sent so far, all clients (log scale)")
 
 
-def direct(drawn: Sequence[Group]) -> bool:
-    """Whether names fit at the ends of the lines."""
-    return len(drawn) <= MOST_LABELS and max(len(group.label) for group in drawn) <= LONGEST_LABEL
+def named(figure: "Figure", axes: "Axes", drawn: Sequence[tuple[Group, float, float]]) -> None:
+    """Names at the ends of the lines where they fit, otherwise a legend."""
+    if len(drawn) <= MOST_LABELS and max(len(group.label) for group, _, _ in drawn) <= LONGEST_LABEL:
+        ends(axes, drawn)
+    else:
+        legend(figure, axes)
 
 
 def ends(axes: "Axes", drawn: Sequence[tuple[Group, float, float]]) -> None:
