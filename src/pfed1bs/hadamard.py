@@ -40,9 +40,9 @@ def butterfly(x: Tensor, scale: float) -> Tensor:
 
     The order is part of the specification: whatever keeps it gives the same float32 bits.
     """
-    y = x
-    for level in range(x.shape[-1].bit_length() - 1):
-        a, b = y.reshape(*x.shape[:-1], -1, 2, 1 << level).unbind(-2)
+    n, y = x.shape[-1], x
+    for level in range(n.bit_length() - 1):
+        a, b = y.reshape(*x.shape[:-1], n >> level + 1, 2, 1 << level).unbind(-2)
         y = torch.stack((a + b, a - b), -2)
     return y.reshape(x.shape) * scale
 
