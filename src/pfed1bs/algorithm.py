@@ -31,6 +31,11 @@ class Cohort:
         sizes = self.sizes.cpu().double()
         return sizes / sizes.sum()
 
+    @cached_property
+    def equal(self) -> Tensor:
+        """(S,) shares 1 / S in float64, on the CPU."""
+        return torch.full((len(self.ids),), 1 / len(self.ids), dtype=torch.float64)
+
     def uniform(self, name: str, *shape: int) -> Tensor:
         """(S, *shape) numbers in [0, 1) on the CPU; row i from client ids[i]'s own stream."""
         streams = (stream(self.seed, name, int(client), self.round) for client in self.ids)

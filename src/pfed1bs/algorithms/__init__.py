@@ -12,6 +12,9 @@ REGISTRY = {  # name on the command line: module and class
     "local": "local:Local",
     "fedavg": "fedavg:FedAvg",
     "fedavg-ft": "fedavg:FedAvgFT",
+    "zsign": "zsign:ZSignFedAvg",
+    "eden": "eden:EDEN",
+    "fedpaq": "fedpaq:FedPAQ",
 }
 SHARED = ("task", "seed")  # fields that the run provides, not the user's [algorithm] table
 

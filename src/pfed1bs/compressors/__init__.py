@@ -2,5 +2,8 @@
 
 from pfed1bs.compressors.base import Compressor
 from pfed1bs.compressors.dense import Dense
+from pfed1bs.compressors.eden import Eden
+from pfed1bs.compressors.qsgd import QSGD
+from pfed1bs.compressors.zsign import ZSign
 
-__all__ = ["Compressor", "Dense"]
+__all__ = ["QSGD", "Compressor", "Dense", "Eden", "ZSign"]

@@ -1,0 +1,35 @@
+"""FedPAQ: the mean of randomly rounded updates (Reisizadeh et al., AISTATS 2020)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from pfed1bs.algorithm import Cohort
+from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.compressors import QSGD, Compressor
+
+
+@dataclass(frozen=True)
+class FedPAQ(Averaging):
+    """QSGD on the update of a round, in codes of fixed length.
+
+    The norm is per bucket, as QSGD does in practice; bucket = 0 is the whole vector of the paper. Clients weigh by
+    their samples unless `weights` says equal, as in the original.
+    """
+
+    levels: int = 1  # s: levels of a magnitude besides 0; an update takes 1 + ceil(log2(s + 1)) bits per weight
+    bucket: int = 512  # coordinates that share a norm of 32 bits; 0: all of them
+    weights: Literal["samples", "equal"] = "samples"  # of the clients in the mean
+
+    paper: ClassVar[str] = "Reisizadeh et al., AISTATS 2020"
+
+    @cached_property
+    def compressor(self) -> Compressor:
+        """Random rounding."""
+        return QSGD(self.task.n, self.levels, self.bucket)
+
+    def shares(self, cohort: Cohort) -> Tensor:
+        """As configured."""
+        return cohort.weights if self.weights == "samples" else cohort.equal

@@ -1,0 +1,35 @@
+"""z-SignFedAvg: the mean of noisy signs of accumulated gradients (Tang et al., AAAI 2024)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from pfed1bs.algorithm import Cohort
+from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.compressors import Compressor, ZSign
+
+
+@dataclass(frozen=True)
+class ZSignFedAvg(Averaging):
+    """A mean of signs, not a vote; weighted by samples unless `weights` says equal, as in the original.
+
+    sigma is a constant of the run, where the original may raise it when progress stalls.
+    """
+
+    sigma: float = 0.1  # width of the noise, in units of the gradients summed over a round
+    z: float = inf  # shape of the noise: 1 is normal, inf is uniform
+    weights: Literal["samples", "equal"] = "samples"  # of the clients in the mean
+
+    paper: ClassVar[str] = "Tang et al., AAAI 2024"
+
+    @cached_property
+    def compressor(self) -> Compressor:
+        """Signs of noisy gradients."""
+        return ZSign(self.task.n, self.lr, self.sigma, self.z)
+
+    def shares(self, cohort: Cohort) -> Tensor:
+        """As configured."""
+        return cohort.weights if self.weights == "samples" else cohort.equal
