@@ -203,6 +203,12 @@ def _put(places: Places, name: str, gradient: Callable[[Tensor | None], Tensor])
     """Write the gradient to its place, once; a weight that is used again hands it to autograd."""
     if name in places.written or name not in places.out:
         return gradient(None)
-    gradient(places.out[name])
+    place = places.out[name]
+    if place.device.type == "cpu" and torch.get_num_threads() > 1:
+        place.copy_(
+            gradient(None)
+        )  # straight to its place means one product per client, all threads meeting after each
+    else:
+        gradient(place)
     places.written.add(name)
     return None
