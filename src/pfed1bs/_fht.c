@@ -26,7 +26,17 @@
 #endif
 #define ALIGNED __attribute__((aligned(64)))
 
-enum { TILE = 1 << 13, HIGH = 8, MIDDLE = 6, AHEAD = 512, SMALL = 1 << 15, PIECE = 1 << 12, GROUP = 16 };
+enum {
+    LINE = 16,        /* floats in a cache line */
+    PAGE = 1 << 10,   /* floats in a page, after which addresses fall into the same cache set */
+    TILE = 1 << 13,   /* floats in the first-level cache at once */
+    AHEAD = 512,      /* floats fetched before they are needed */
+    MIDDLE = 6,       /* levels beyond a block that stay in the second-level cache */
+    HIGH = 8,         /* most levels in one pass over memory */
+    SMALL = 1 << 15,  /* work below it stays on one thread */
+    PIECE = 1 << 12,  /* coordinates in a task */
+    GROUP = 16        /* messages counted at once */
+};
 enum kind { TRANSFORM, PROJECT, LIFT };
 
 typedef struct {
@@ -53,10 +63,12 @@ static size_t lower_bound(const int32_t *index, size_t count, size_t x) {
     return low;
 }
 
-/* Wide enough for whole cache lines, small enough for the first-level cache. */
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* Half the tile, so that what is fetched next has room beside it; but several lines of every row. */
 static size_t tile_width(int levels, size_t stride) {
-    size_t width = (size_t)TILE >> levels;
-    return width < stride ? width : stride;
+    size_t width = (size_t)TILE >> (levels < HIGH - 1 ? levels + 1 : levels);
+    return least(width, stride);
 }
 
 /* The transform of fewer floats than a vector has. */
@@ -77,7 +89,7 @@ static void plain_block(const float *src, float *dst, int levels, float scale) {
 typedef struct {
     const char *name;
     int block;
-    void (*low)(const job *, const float *, float *, size_t, size_t);
+    void (*low)(const job *, const float *, float *, size_t);
     void (*middle)(float *, size_t, int, size_t, size_t);
     void (*high)(const job *, const float *, float *, int, size_t, size_t);
     bool (*pack)(const float *, uint8_t *, size_t);
@@ -187,27 +199,36 @@ static void give_back(float *data) {
     else free(data);
 }
 
-/* One row: blocks, where the row is long columns inside pieces that fit the second-level cache, then columns. */
+/* One row in three parts: pieces that stay in the second-level cache, then columns through all of them. */
 
 typedef struct {
     const job *job;
     const float *src;
     float *data, *dst;
-    int middle, high;
-    size_t group, strip, stride;
+    int piece, high; /* levels of a piece, of the last pass */
+    size_t strip, stride;
 } row;
+
+/* The lowest `levels` levels from `start`, depth first: eight parts, then the three levels between them. */
+static void rise(const row *r, size_t start, int levels) {
+    int above = levels - isa->block;
+    if (above <= 0) {
+        isa->low(r->job, r->src, r->data, start);
+        return;
+    }
+    int now = above < 3 ? above : 3;
+    size_t part = (size_t)1 << (levels - now);
+    for (size_t i = 0; i < (size_t)1 << now; i++) rise(r, start + i * part, levels - now);
+    isa->middle(r->data + start, part, now, 0, part);
+}
 
 static void row_low(void *context, size_t worker, size_t number) {
     const row *r = context;
     (void)worker;
-    isa->low(r->job, r->src, r->data, number * r->group, (number + 1) * r->group);
-    size_t size = (size_t)1 << isa->block;
-    if (r->middle)
-        for (size_t b = number * r->group; b < (number + 1) * r->group; b += (size_t)1 << r->middle)
-            isa->middle(r->data + b * size, size, r->middle, 0, size);
+    rise(r, number << r->piece, r->piece);
 }
 
-/* Rows of more than 2^(BLOCK + MIDDLE + HIGH) floats make one more pass over memory. */
+/* Rows of more than 2^(block + MIDDLE + HIGH) floats make one more pass over memory. */
 static void row_beyond(void *context, size_t worker, size_t number) {
     const row *r = context;
     (void)worker;
@@ -221,22 +242,20 @@ static void row_high(void *context, size_t worker, size_t number) {
     isa->high(r->job, r->data, r->dst, r->high, number * r->strip, (number + 1) * r->strip);
 }
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
 static void one_row(const job *j, size_t number, float *buffer, int threads) {
     row r = {.job = j, .data = buffer};
     bool forth = j->kind != LIFT;
     r.src = j->src + number * (forth ? j->n : j->m);
     r.dst = j->dst + number * (j->kind == PROJECT ? j->m : j->n);
     if (j->kind == TRANSFORM) r.data = r.dst;
-    int above = j->log2 > isa->block ? j->log2 - isa->block : 0;
-    size_t blocks = (size_t)1 << above, pieces = threads > 1 ? 4 * (size_t)threads : 1;
+    int above = j->log2 > isa->block ? j->log2 - isa->block : 0, middle = above < MIDDLE + 1 ? above - 3 : MIDDLE;
+    while (middle > 0 && above - middle < HIGH && 1 << (above - middle) < 2 * threads && threads > 1) middle--;
+    r.high = above - (middle > 0 ? middle : 0);
+    r.piece = j->log2 - r.high;
+    parallel((size_t)1 << r.high, threads, row_low, &r);
+    size_t pieces = threads > 1 ? 4 * (size_t)threads : 1;
     while (pieces & (pieces - 1)) pieces += pieces & -pieces;
-    r.middle = above <= HIGH ? 0 : MIDDLE;
-    r.group = blocks / least(pieces, blocks >> r.middle);
-    parallel(blocks / r.group, threads, row_low, &r);
-    r.high = above - r.middle;
-    r.stride = (size_t)1 << (j->log2 - r.high);
+    r.stride = (size_t)1 << r.piece;
     for (; r.high > HIGH; r.high -= HIGH, r.stride <<= HIGH) {
         r.strip = r.stride / least(pieces, r.stride / tile_width(HIGH, r.stride));
         parallel(r.stride / r.strip, threads, row_beyond, &r);

@@ -90,15 +90,17 @@ INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, co
     }
 }
 
-/* Levels first .. first + levels - 1 of the 2^total rows. */
+/* Levels first .. first + levels - 1 of the 2^total rows; `next` is fetched meanwhile, rows `apart` floats apart. */
 static TARGET void NAME(rows)(const float *src, size_t from, float *dst, size_t to, int first, int levels, int total,
-                              size_t width, float scale) {
+                              size_t width, float scale, const float *next, size_t apart) {
     for (size_t high = 0; high < (size_t)1 << (total - first - levels); high++)
         for (size_t low = 0; low < (size_t)1 << first; low++) {
             size_t row = (high << (first + levels)) + low;
             const float *s = src + row * from;
             float *d = dst + row * to;
             size_t f = from << first, t = to << first;
+            for (size_t j = 0; next && j < (size_t)1 << levels; j++)
+                for (size_t c = 0; c < width; c += LINE) __builtin_prefetch(next + (row + (j << first)) * apart + c, 1);
 #define CASE(n)                                                                                                       \
     case n:                                                                                                           \
         if (scale == 1.0f) NAME(radix)(s, f, d, t, n, width, false, scale);                                            \
@@ -114,14 +116,17 @@ static TARGET void NAME(rows)(const float *src, size_t from, float *dst, size_t 
         }
 }
 
-/* All levels of the 2^levels rows of a tile that is `width` floats wide, through `tile`, which may also be dst. */
+/* All levels of the 2^levels rows of a tile that is `width` floats wide, through `tile`, which may also be dst.
+ * More than eight rows a multiple of a page apart would push each other out of the first-level cache between load and
+ * store, so that they go through the tile even if the registers were enough. */
 static TARGET void NAME(columns)(const float *src, size_t from, float *dst, size_t to, float *tile, int levels,
-                                 size_t width, float scale) {
-    int pieces = levels ? (levels + RADIX - 1) / RADIX : 1;
+                                 size_t width, float scale, const float *next) {
+    int pieces = levels > RADIX ? (levels + RADIX - 1) / RADIX : levels > 3 && from >= PAGE ? 2 : 1;
+    size_t apart = from;
     for (int done = 0; pieces; pieces--) {
         int now = (levels - done + pieces - 1) / pieces;
-        if (pieces == 1) NAME(rows)(src, from, dst, to, done, now, levels, width, scale);
-        else NAME(rows)(src, from, tile, width, done, now, levels, width, 1.0f);
+        if (pieces == 1) NAME(rows)(src, from, dst, to, done, now, levels, width, scale, next, apart);
+        else NAME(rows)(src, from, tile, width, done, now, levels, width, 1.0f, NULL, 0);
         src = tile;
         from = width;
         done += now;
@@ -137,7 +142,7 @@ static TARGET void NAME(block)(const float *src, float *dst, float *tile, int le
     int low = levels < LANES + RADIX ? levels : LANES + RADIX;
     float *half = levels > low ? tile : dst;
     for (size_t i = 0; i < (size_t)1 << levels; i += (size_t)1 << low) {
-        for (size_t ahead = 0; ahead < (size_t)1 << low; ahead += 64 / sizeof(float)) {
+        for (size_t ahead = 0; ahead < (size_t)1 << low; ahead += LINE) {
             __builtin_prefetch(dst + i + ahead, 1);
             __builtin_prefetch(src + i + AHEAD + ahead, 0);
         }
@@ -152,7 +157,8 @@ static TARGET void NAME(block)(const float *src, float *dst, float *tile, int le
         }
     }
     size_t width = (size_t)1 << low;
-    if (levels > low || scale != 1.0f) NAME(columns)(half, width, dst, width, tile, levels - low, width, scale);
+    if (levels > low || scale != 1.0f) 
+        NAME(columns)(half, width, dst, width, tile, levels - low, width, scale, NULL);
 }
 
 /* WIDTH bits from bit number i, a multiple of WIDTH, as 0 or -1. */
@@ -176,26 +182,24 @@ static TARGET void NAME(flip)(const float *src, float *dst, const uint8_t *bits,
     for (; i < count; i++) dst[i] = bits && !(bits[i / 8] >> (i % 8) & 1) ? -src[i] * scale : src[i] * scale;
 }
 
-/* First pass over the blocks first .. last - 1 of a row: D and padding, or scattering, and the low levels. */
-static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t first, size_t last) {
+/* The low levels of one block of a row: after D and padding, or scattering. */
+static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t start) {
     ALIGNED float tile[1 << BLOCK];
     int levels = j->log2 < BLOCK ? j->log2 : BLOCK;
     size_t size = (size_t)1 << levels;
-    for (size_t start = first * size; start < last * size; start += size) {
-        const float *from = tile;
-        if (j->kind == TRANSFORM) {
-            from = src + start;
-        } else if (j->kind == PROJECT) {
-            size_t valid = j->n <= start ? 0 : j->n - start < size ? j->n - start : size;
-            NAME(flip)(src + start, tile, j->signs ? j->signs + start / 8 : NULL, valid, 1.0f);
-            memset(tile + valid, 0, (size - valid) * sizeof(float));
-        } else {
-            memset(tile, 0, size * sizeof(float));
-            for (size_t i = lower_bound(j->index, j->m, start); i < j->m && (size_t)j->index[i] < start + size; i++)
-                tile[j->index[i] - start] = src[i];
-        }
-        NAME(block)(from, dst + start, tile, levels, j->kind == TRANSFORM && j->log2 == levels ? j->scale : 1.0f);
+    const float *from = tile;
+    if (j->kind == TRANSFORM) {
+        from = src + start;
+    } else if (j->kind == PROJECT) {
+        size_t valid = j->n <= start ? 0 : j->n - start < size ? j->n - start : size;
+        NAME(flip)(src + start, tile, j->signs ? j->signs + start / 8 : NULL, valid, 1.0f);
+        memset(tile + valid, 0, (size - valid) * sizeof(float));
+    } else {
+        memset(tile, 0, size * sizeof(float));
+        for (size_t i = lower_bound(j->index, j->m, start); i < j->m && (size_t)j->index[i] < start + size; i++)
+            tile[j->index[i] - start] = src[i];
     }
+    NAME(block)(from, dst + start, tile, levels, j->kind == TRANSFORM && j->log2 == levels ? j->scale : 1.0f);
 }
 
 /* Columns first .. last - 1 of the 2^levels rows of `stride` floats, in place. */
@@ -203,27 +207,29 @@ static TARGET void NAME(middle)(float *data, size_t stride, int levels, size_t f
     ALIGNED float tile[TILE];
     size_t width = tile_width(levels, stride);
     for (size_t c = first; c < last; c += width)
-        NAME(columns)(data + c, stride, data + c, stride, tile, levels, width, 1.0f);
+        NAME(columns)(data + c, stride, data + c, stride, tile, levels, width, 1.0f, NULL);
 }
 
 /* Last pass over columns first .. last - 1: the high levels, and row selection, or D and truncation, and the scale. */
 static TARGET void NAME(high)(const job *j, const float *src, float *dst, int levels, size_t first, size_t last) {
     ALIGNED float tile[TILE];
-    size_t stride = (size_t)1 << (j->log2 - levels), width = tile_width(levels, stride), next[1 << HIGH];
+    size_t stride = (size_t)1 << (j->log2 - levels), width = tile_width(levels, stride), place[1 << HIGH];
     if (j->kind == PROJECT)
-        for (size_t r = 0; r < (size_t)1 << levels; r++) next[r] = lower_bound(j->index, j->m, r * stride + first);
+        for (size_t r = 0; r < (size_t)1 << levels; r++) place[r] = lower_bound(j->index, j->m, r * stride + first);
     for (size_t c = first; c < last; c += width) {
+        const float *next = levels > 3 && c + width < last ? src + c + width : NULL;
         if (j->kind == TRANSFORM) {
-            NAME(columns)(src + c, stride, dst + c, stride, tile, levels, width, j->scale);
+            NAME(columns)(src + c, stride, dst + c, stride, tile, levels, width, j->scale, next);
             continue;
         }
-        if (levels) NAME(columns)(src + c, stride, tile, width, tile, levels, width, 1.0f);
+        if (levels) NAME(columns)(src + c, stride, tile, width, tile, levels, width, 1.0f, next);
         for (size_t r = 0; r < (size_t)1 << levels; r++) {
             size_t start = r * stride + c;
             const float *row = levels ? tile + r * width : src + c;
             if (j->kind == PROJECT) {
-                for (; next[r] < j->m && (size_t)j->index[next[r]] < start + width; next[r]++)
-                    dst[next[r]] = row[j->index[next[r]] - start] * j->scale;
+                size_t i = place[r];
+                for (; i < j->m && (size_t)j->index[i] < start + width; i++) dst[i] = row[j->index[i] - start] * j->scale;
+                place[r] = i;
             } else if (start < j->n) {
                 size_t valid = j->n - start < width ? j->n - start : width;
                 NAME(flip)(row, dst + start, j->signs ? j->signs + start / 8 : NULL, valid, j->scale);
