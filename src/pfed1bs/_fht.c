@@ -248,7 +248,7 @@ static void one_row(const job *j, size_t number, float *buffer, int threads) {
     r.src = j->src + number * (forth ? j->n : j->m);
     r.dst = j->dst + number * (j->kind == PROJECT ? j->m : j->n);
     if (j->kind == TRANSFORM) r.data = r.dst;
-    int above = j->log2 > isa->block ? j->log2 - isa->block : 0, middle = above < MIDDLE + 1 ? above - 3 : MIDDLE;
+    int above = j->log2 > isa->block ? j->log2 - isa->block : 0, middle = above < MIDDLE + 3 ? above - 3 : MIDDLE;
     while (middle > 0 && above - middle < HIGH && 1 << (above - middle) < 2 * threads && threads > 1) middle--;
     r.high = above - (middle > 0 ? middle : 0);
     r.piece = j->log2 - r.high;
