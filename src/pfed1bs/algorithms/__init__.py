@@ -15,6 +15,9 @@ REGISTRY = {  # name on the command line: module and class
     "zsign": "zsign:ZSignFedAvg",
     "eden": "eden:EDEN",
     "fedpaq": "fedpaq:FedPAQ",
+    "fedprox": "fedprox:FedProx",
+    "ditto": "ditto:Ditto",
+    "apfl": "apfl:APFL",
 }
 SHARED = ("task", "seed")  # fields that the run provides, not the user's [algorithm] table
 

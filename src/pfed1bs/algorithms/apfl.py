@@ -1,0 +1,57 @@
+"""APFL: a personal model as a mixture of an own and the shared one (Deng et al., 2020)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithm import Batches, Cohort, State, buffers_of, present
+from pfed1bs.algorithms.exact import Companion, apart, shared_of
+from pfed1bs.wire import Message
+
+
+@dataclass(frozen=True)
+class APFL(Companion):
+    """Judged is the mixture alpha v + (1 - alpha) w_k; alpha = 1 is Local-only, bit for bit.
+
+    Published codes disagree on the order; here a step of w_k, then the mixture, then a step of v by the gradient at the
+    mixture times alpha. The weight adapts, if asked to, in the first step of a round, where w_k is still close to the
+    shared model. Kept at the client are v and the mixture, not w_k, which every round begins anew. 2 R gradients.
+    """
+
+    alpha: float = 0.5  # share of the own model in the mixture (the first one, if it adapts)
+    adaptive: bool = False  # whether each client learns its alpha
+
+    paper: ClassVar[str] = "Deng et al., arXiv 2003.13461"
+
+    def __post_init__(self) -> None:
+        """Refuse mixtures that are none."""
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"algorithm.alpha is a share, 0 .. 1, got {self.alpha}; 0.5 is a good start")
+
+    def init(self, clients: int) -> tuple[State, State]:
+        """Own models and mixtures begin as the shared one."""
+        server, state = super().init(clients)
+        return server, {"alpha": torch.full((clients, 1), self.alpha), "own": state["w"].clone(), **state}
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """R steps of the shared and of the own model, on the same batches."""
+        start, shared = self._begin(shared_of(clients), received)
+        w, push = start, None
+        v, alpha, buffers, velocity = clients["own"], clients["alpha"], buffers_of(clients), clients.get("velocity")
+        for step, (x, y) in enumerate(batches()):
+            grad, _, shared = self.task.gradient(w, x, y, shared)
+            w, push = self.descent.step(w, grad, push)
+            grad, loss, buffers = self.task.gradient(mixed(alpha, v, w), x, y, buffers)
+            slope = ((v - w) * grad).sum(1, keepdim=True)  # of the loss at the mixture, in alpha
+            v, velocity = self.descent.step(v, alpha * grad, velocity)
+            if self.adaptive and not step:
+                alpha = (alpha - self.lr * slope).clamp(0, 1)
+        state = {"alpha": alpha, "own": v, "w": mixed(alpha, v, w), **buffers, **apart(shared)}
+        return {**state, **present(velocity=velocity), "log/loss": loss}, self.said(w - start, shared, cohort)
+
+
+def mixed(alpha: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    """Alpha v + (1 - alpha) w for every client."""
+    return alpha * v + (1 - alpha) * w

@@ -1,0 +1,36 @@
+"""Ditto: a personal model pulled towards the global one (Li et al., ICML 2021)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from pfed1bs.algorithm import Batches, Cohort, State, buffers_of, present
+from pfed1bs.algorithms.exact import Companion, apart, shared_of
+from pfed1bs.wire import Message
+
+
+@dataclass(frozen=True)
+class Ditto(Companion):
+    """A persistent v per client, and FedAvg on the same batches; lam = 0 is Local-only, bit for bit.
+
+    The authors' code draws clients in proportion to N_k and averages them equally; here they are drawn uniformly and
+    weighted by N_k, as in all methods, which has the same mean. A round takes 2 R gradients.
+    """
+
+    lam: float = 0.1  # lambda: pull of the personal model towards the received one
+
+    paper: ClassVar[str] = "Li et al., ICML 2021"
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """R steps of both models; the personal one is pulled towards the model as it was received."""
+        start, shared = self._begin(shared_of(clients), received)
+        w, push = start, None
+        v, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
+        for x, y in batches():
+            grad, loss, buffers = self.task.gradient(v, x, y, buffers)
+            v, velocity = self.descent.step(v, torch.add(grad, v - start, alpha=self.lam), velocity)
+            grad, _, shared = self.task.gradient(w, x, y, shared)
+            w, push = self.descent.step(w, grad, push)
+        state = {"w": v, **buffers, **apart(shared), **present(velocity=velocity), "log/loss": loss}
+        return state, self.said(w - start, shared, cohort)

@@ -1,0 +1,28 @@
+"""FedProx: FedAvg whose clients are held back near the shared model (Li et al., MLSys 2020)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from pfed1bs.algorithm import Batches, Cohort, State
+from pfed1bs.algorithms.exact import Exact
+from pfed1bs.wire import Message
+
+
+@dataclass(frozen=True)
+class FedProx(Exact):
+    """As published, with a fixed number of local steps for all; prox = 0 is FedAvg, bit for bit."""
+
+    prox: float = 0.01  # mu_p: pull towards the shared model of the round
+
+    paper: ClassVar[str] = "Li et al., MLSys 2020"
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """R steps of SGD on the loss and (mu_p / 2) |w - start|^2."""
+        start, buffers = self._begin(clients, received)
+        w, velocity = start, None
+        for x, y in batches():
+            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
+            w, velocity = self.descent.step(w, torch.add(grad, w - start, alpha=self.prox), velocity)
+        return {"w": w, **buffers, "log/loss": loss}, self.said(w - start, buffers, cohort)
