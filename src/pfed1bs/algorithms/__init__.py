@@ -18,6 +18,8 @@ REGISTRY = {  # name on the command line: module and class
     "fedprox": "fedprox:FedProx",
     "ditto": "ditto:Ditto",
     "apfl": "apfl:APFL",
+    "pfedme": "pfedme:PFedMe",
+    "perfedavg": "perfedavg:PerFedAvg",
 }
 SHARED = ("task", "seed")  # fields that the run provides, not the user's [algorithm] table
 
