@@ -20,6 +20,8 @@ REGISTRY = {  # name on the command line: module and class
     "apfl": "apfl:APFL",
     "pfedme": "pfedme:PFedMe",
     "perfedavg": "perfedavg:PerFedAvg",
+    "fedper": "fedper:FedPer",
+    "fedrep": "fedrep:FedRep",
 }
 SHARED = ("task", "seed")  # fields that the run provides, not the user's [algorithm] table
 

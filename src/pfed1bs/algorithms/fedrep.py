@@ -1,0 +1,61 @@
+"""FedRep: a shared body under personal heads, trained in turns (Collins et al., ICML 2021)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithm import Batches, Cohort, State
+from pfed1bs.algorithms.split import Split
+from pfed1bs.wire import Message
+
+
+@dataclass(frozen=True)
+class FedRep(Split):
+    """The head learns on the frozen body, then the body under the frozen head.
+
+    The paper counts ten epochs for the head and one to five for the body; here both share the R steps of a round, so
+    that methods compare at equal work. Bodies are weighted by N_k (the authors' code: equally for CIFAR). Before
+    judging, every client trains its head on the last body, as the paper does in its last round, for `tune_steps`.
+    """
+
+    head_share: float = 0.5  # share of the steps of a round that train the head
+
+    paper: ClassVar[str] = "Collins et al., ICML 2021"
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """Steps of the head, then steps of the body; momentum starts from rest at the switch."""
+        head_steps = self.head_steps(batches.steps)
+        start, buffers = self._begin(clients, received)
+        w, buffers, _ = self.descend(start, buffers, ~self.body, batches("head", head_steps))
+        w, buffers, loss = self.descend(w, buffers, self.body, batches("body", batches.steps - head_steps))
+        return {"w": w, **buffers, "log/loss": loss}, self.said(w - start, buffers, cohort)
+
+    def head_steps(self, steps: int) -> int:
+        """How many of the steps of a round train the head, at least one; at least one is left for the body."""
+        if steps < 2 or not 0 < self.head_share < 1:
+            raise ValueError(
+                f"fedrep shares the steps of a round between head and body: it needs steps >= 2, got {steps}, and "
+                f"algorithm.head_share inside (0, 1), got {self.head_share}"
+            )
+        return min(max(round(self.head_share * steps), 1), steps - 1)
+
+    def descend(
+        self, w: Tensor, buffers: State, moving: Tensor, batches: Iterable[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, State, Tensor]:
+        """Like Descent.run, but only the weights `moving` (n,) move, neither by momentum nor by ridge the others."""
+        velocity, loss, moving = None, torch.zeros(len(w)), moving.to(w.device)
+        for x, y in batches:
+            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
+            stepped, velocity = self.descent.step(w, grad, velocity)
+            w = torch.where(moving, stepped, w)
+        return w, buffers, loss
+
+    def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
+        """The averaged body under the own head, trained once more; and all of it fine-tuned."""
+        judged = super().personal(server, clients, cohort, batches)
+        w, buffers = self._begin(clients, self.broadcast(server, cohort))
+        w, buffers, _ = self.descend(w, buffers, ~self.body, batches("tune", self.tune_steps or None))
+        return {**judged, "personal": {"w": w, **buffers}}
