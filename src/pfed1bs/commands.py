@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from statistics import mean, stdev
 
-from pfed1bs import bench, costs, report
+from pfed1bs import costs, report
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.cli import HELP, shown
 from pfed1bs.config import UserError, flag_parser, load
@@ -57,10 +57,8 @@ def compare_command(words: list[str]) -> None:
 def report_command(words: list[str]) -> None:
     """`pfed1bs report RUN...`: report.html from files only, in the folder all runs share."""
     own = _arguments("report", words, folders=True)
-    folders = [found for name in own.folders for found in _runs_in(Path(name))]
-    home = Path(own.folders[0])
-    path = home / "report.html"
-    report.write([report.read(folder) for folder in folders], path)
+    path = Path(own.folders[0]) / "report.html"
+    report.write(report.collect([Path(name) for name in own.folders]), path)
     print(path)
 
 
@@ -102,11 +100,10 @@ def costs_command(words: list[str]) -> None:
         shown([vars(cell) for cell in cells])
         return
     table = need("rich.table", "cli").Table(title="MiB per round, 20 clients: the paper's table recomputed")
-    for column in ("method", "data", "printed", "recomputed", "verdict"):
+    for column in ("method", "data", "printed", "ours", "verdict"):
         table.add_column(column)
     for cell in cells:
-        ours = "" if cell.recomputed is None else f"{cell.recomputed:.2f}"
-        table.add_row(cell.method, cell.dataset, f"{cell.printed:.2f}", ours, cell.verdict)
+        table.add_row(cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed")
     _print(table)
 
 
@@ -115,6 +112,8 @@ def bench_command(words: list[str]) -> None:
     if not words or words[0] != "kernels":
         raise UserError(f"unknown benchmark {words[0] if words else ''}", "there is `pfed1bs bench kernels`")
     own = _arguments("bench", words[1:])
+    from pfed1bs import bench
+
     rows = bench.kernels()
     shown(rows) if own.json else bench.show(rows)
 
@@ -188,21 +187,11 @@ def _finished(runs: list[Run], folder: Path, as_json: bool) -> None:
     if as_json:
         shown(summaries[0] if len(runs) == 1 else summaries)
         return
-    table = need("rich.table", "cli").Table(
-        title=f"{runs[0].config.data.name}, {runs[0].config.data.partition}: last round"
-    )
-    for column in (
-        "method",
-        "accuracy",
-        "macro",
-        "global",
-        "tuned",
-        "MiB per round",
-        "to FedAvg",
-        "total MiB",
-        "seconds",
-    ):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    first = runs[0].config
+    title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: percent correct"
+    table = need("rich.table", "cli").Table(title=title, box=need("rich.box", "cli").SIMPLE_HEAD)
+    for column in ("method", "personal", "global", "tuned", "MiB/round", "of FedAvg"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for name in dict.fromkeys(run.config.method for run in runs):
         own = [summary for summary in summaries if summary["algorithm"] == name]
         table.add_row(name, *_cells(own))
@@ -215,24 +204,12 @@ def _cells(own: list[dict[str, object]]) -> list[str]:
         values = [float(str(summary[key])) for summary in own if key in summary]
         if not values:
             return ""
-        return f"{mean(values):.2f}" + (f" +- {stdev(values):.2f}" if len(values) > 1 else "")
+        return f"{mean(values):.2f}" + (f"\u00b1{stdev(values):.2f}" if len(values) > 1 else "")
 
     ratio = mean(float(str(summary["ratio_to_fedavg"])) for summary in own)
     share = (
         "0" if ratio == 0 else "1" if 0.99 < ratio < 1.01 else f"1/{1 / ratio:.0f}" if ratio < 0.5 else f"{ratio:.2f}"
     )
     mib = mean(float(str(summary["mib_per_round"])) for summary in own)
-    total = mean(float(str(summary["total_mib"])) for summary in own)
-    seconds = mean(float(str(summary["seconds"])) for summary in own)
-    accuracies = [spread(key) for key in ("accuracy", "accuracy_macro", "accuracy_global", "accuracy_tuned")]
-    return [*accuracies, f"{mib:.4f}", share, f"{total:.3f}", f"{seconds:.1f}"]
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    """The folder itself if it is a run, otherwise the runs in it."""
-    if (folder / "metrics.jsonl").exists():
-        return [folder]
-    found = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
-    if not found:
-        raise UserError(f"{folder} holds no run", "a run folder has metrics.jsonl and config.toml in it")
-    return found
+    accuracies = [spread(key) for key in ("accuracy", "accuracy_global", "accuracy_tuned")]
+    return [*accuracies, f"{mib:.4f}", share]

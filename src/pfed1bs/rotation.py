@@ -34,4 +34,4 @@ class Rotation:
 
     def _blocks(self, x: Tensor) -> Tensor:
         sizes = [1 << i for i in reversed(range(self.m.bit_length())) if self.m >> i & 1]
-        return torch.cat([hadamard(part.contiguous()) for part in torch.split(x, sizes, -1)], -1)  # type: ignore[no-untyped-call]
+        return torch.cat([hadamard(part.contiguous()) for part in torch.split(x, sizes, -1)], -1)

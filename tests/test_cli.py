@@ -1,0 +1,197 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pfed1bs import cli
+from pfed1bs.config import load
+from pfed1bs.runs import Run
+
+SMALL = ["--clients", "4", "--steps", "2", "--batch", "8", "--data.partition", "iid", "--data.cap", "20"]
+
+
+def run(*words: str) -> int:
+    return cli.main(list(words))
+
+
+def test_help_does_not_import_torch():
+    code = "import sys; from pfed1bs import cli; cli.main(['--help']); assert 'torch' not in sys.modules"
+    answer = subprocess.run([sys.executable, "-c", code.replace("cli.main(['--help'])", "cli.main([])")], check=False)
+    assert answer.returncode == 0
+
+
+def test_run_leaves_a_folder_and_prints_its_summary(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert run("run", *SMALL, "--rounds", "3", "--evaluate_every", "2", "--out", str(out), "--json") == 0
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    assert summary["algorithm"] == "pfed1bs" and summary["rounds"] == 3 and summary["clients"] == 4
+    assert "round 2 of 3, accuracy" in said.err and "round 3 of 3, accuracy" in said.err
+    names = {path.name for path in out.iterdir()}
+    wanted = {"config.toml", "env.json", "metrics.jsonl", "clients.csv", "checkpoint.safetensors", "summary.json"}
+    assert wanted | {"plots", "report.html"} <= names
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    assert (
+        sum(line["up_bytes"] + line["down_bytes"] + line["once_bytes"] for line in lines) / 2**20
+        == summary["total_mib"]
+    )
+    assert len((out / "clients.csv").read_text().splitlines()) == 5
+
+
+def test_the_written_configuration_repeats_the_run(tmp_path):
+    first, again = tmp_path / "a", tmp_path / "b"
+    assert run("run", *SMALL, "--rounds", "2", "--out", str(first)) == 0
+    assert run("run", str(first / "config.toml"), "--out", str(again)) == 0
+    assert _metrics(first) == _metrics(again)
+
+
+def _metrics(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def test_resume_equals_uninterrupted(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    flags = [*SMALL, "--checkpoint_every", "2", "--evaluate_every", "1", "--sampled", "3"]
+    assert run("run", *flags, "--rounds", "5", "--out", str(whole)) == 0
+    assert run("run", *flags, "--rounds", "3", "--out", str(cut)) == 0
+    assert run("run", *flags, "--rounds", "5", "--out", str(cut), "--resume") == 0
+    assert _metrics(whole) == _metrics(cut)
+    assert (whole / "clients.csv").read_text() == (cut / "clients.csv").read_text()
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_resume_goes_on_from_it(tmp_path):
+    config = load(None, [*SMALL, "--rounds", "4", "--checkpoint_every", "0", "--out", str(tmp_path / "run")])
+    running = Run.prepare(config).rounds()
+    next(running), next(running)
+    with pytest.raises(KeyboardInterrupt):
+        running.throw(KeyboardInterrupt)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    rest = list(Run.prepare(config).rounds(resume=True))
+    assert [record["round"] for record in rest] == [2, 3]
+    assert [line["round"] for line in _metrics(tmp_path / "run")] == [0, 1, 2, 3]
+
+
+def test_an_interrupt_exits_with_130(monkeypatch, capsys):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pfed1bs.commands.env_command", interrupted)
+    assert run("env") == 130
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_a_failure_with_the_way_out(monkeypatch, capsys):
+    def full(words):
+        raise OSError(28, "No space left on device", "runs/x")
+
+    monkeypatch.setattr("pfed1bs.commands.env_command", full)
+    assert run("env") == 1
+    assert "disk full" in capsys.readouterr().err
+
+
+def test_compare_prints_one_table_and_writes_one_report(tmp_path, capsys):
+    out = tmp_path / "compare"
+    words = ["compare", *SMALL, "--rounds", "2", "--algorithms", "pfed1bs,local", "--seeds", "0,1", "--out", str(out)]
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    assert "pfed1bs" in said and "local" in said and "\u00b1" in said
+    assert len(json.loads((out / "compare.json").read_text())) == 4
+    assert (out / "report.html").exists() and (out / "plots" / "accuracy-bytes.svg").exists()
+    assert run(*words) == 2
+    assert "exists" in capsys.readouterr().err
+    assert run(*words, "--resume") == 0
+    assert run("report", str(out)) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["run", "--algorithm.lamda", "1"], 2, "error: unknown key algorithm.lamda\nhint: did you mean algorithm.lam?"),
+        (["run", "--data.name", "mnits"], 2, "mnist"),
+        (["run", "--data.partition", "labells:2"], 2, "labels"),
+        (["run", "--model.name", "mlpp"], 2, "mlp"),
+        (["run", "--resume"], 2, "--out"),
+        (["run", "--clients", "1000"], 2, "error: "),
+        (["compare", "--seeds", "x"], 2, "--seeds 0,1,2"),
+        (["compare", "--algorithms", "locl"], 2, "local"),
+        (["bench"], 2, "bench kernels"),
+        (["report", "nowhere"], 2, "nowhere"),
+    ],
+)
+def test_mistakes_exit_with_2_and_a_hint(words, code, text, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(*words) == code
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ") and text in said.err and "Traceback" not in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_run_folder_is_not_touched(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_text("precious")
+    assert run("run", *SMALL, "--out", str(tmp_path)) == 2
+    assert "exists" in capsys.readouterr().err and (tmp_path / "metrics.jsonl").read_text() == "precious"
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, capsys):
+    assert run("run", *SMALL, "--rounds", "1", "--out", str(tmp_path / "run")) == 0
+    words = ["run", *SMALL, "--rounds", "2", "--batch", "9", "--out", str(tmp_path / "run"), "--resume"]
+    assert run(*words) == 2
+    assert "batch was 8, now 9" in capsys.readouterr().err
+
+
+def test_a_cut_checkpoint_is_refused_and_kept(tmp_path, capsys):
+    assert run("run", *SMALL, "--rounds", "1", "--out", str(tmp_path / "run")) == 0
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert run("run", *SMALL, "--rounds", "2", "--out", str(tmp_path / "run"), "--resume") == 2
+    assert "damaged or cut off" in capsys.readouterr().err and path.exists()
+
+
+def test_divergence_stops_with_round_and_client_and_keeps_the_last_good_checkpoint(tmp_path, capsys):
+    words = [
+        "run",
+        *SMALL,
+        "--rounds",
+        "50",
+        "--algorithm.lr",
+        "1e9",
+        "--algorithm.mu",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert run(*words) == 1
+    said = capsys.readouterr().err
+    assert "round" in said and "client" in said and "algorithm.lr" in said
+
+
+def test_data_shows_who_holds_what(tmp_path, capsys):
+    assert run("data", "--clients", "5", "--json", "--picture", str(tmp_path / "who.svg")) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert len(held["train"]) == 5 and sum(map(sum, held["train"])) + sum(map(sum, held["test"])) == 1797
+    assert "<svg" in (tmp_path / "who.svg").read_text()
+    assert run("data", "--clients", "5") == 0
+    assert "client" in capsys.readouterr().out
+
+
+def test_list_shows_every_method_with_its_bits(capsys):
+    assert run("list", "--json") == 0
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["local"]["up"] == 0 and rows["fedavg"]["up"] == 32 * 19210
+    assert rows["pfed1bs"]["up"] == rows["pfed1bs"]["down"] == 8 * 241
+    assert run("list") == 0
+
+
+def test_costs_and_env_print(capsys):
+    assert run("costs") == 0 and run("costs", "--json") == 0 and run("env") == 0 and run("env", "--json") == 0
+    assert "kernel" in capsys.readouterr().out
+
+
+def test_version_and_help(capsys):
+    assert run("--version") == 0 and run() == 0
+    with pytest.raises(SystemExit):
+        run("run", "--help")
+    assert "--algorithm.lam" in capsys.readouterr().out
