@@ -7,7 +7,7 @@ READY  := $(VENV)/ready
 .PHONY: demo test check format bench clean
 
 demo: $(READY)
-	$(BIN)/python -m pfed1bs.demo
+	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
 
 test: $(READY)
 	$(BIN)/python -m pytest --require-kernel
@@ -21,7 +21,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/pfed1bs bench kernels
 
-$(READY): pyproject.toml constraints.txt src/pfed1bs/_fht.c
+$(READY): pyproject.toml constraints.txt src/pfed1bs/_fht.c src/pfed1bs/_fht.h
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'torch==2.13.0'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, stack
 from pfed1bs.algorithms.pfed1bs import sketch_size
+from pfed1bs.algorithms.trial import ALONE, FT, Trial, empty, verdict
 from pfed1bs.codecs import Floats, Signs
 from pfed1bs.rotation import Rotation
 from pfed1bs.sketch import Sketch, srht
@@ -32,14 +33,21 @@ class PFed1BSDelta(Algorithm):
     mu: float = 1e-5  # ridge
     momentum: float = 0.0  # starts from rest in every round
     ratio: float = 0.1  # m / n: bits per weight
-    step: float = 0.0  # eta_g: size of the shared step; 0: min(1, 10 m / n)
+    step: float = 0.0  # eta_g: size of the shared step; 0: min(1, 6 sqrt(m / n))
     decay: float = 0.0  # eta_g falls as 1 / (1 + decay * round)
-    keep: Literal["ft", "prox"] = "prox"  # which model is personal
+    keep: Literal["ft", "prox", "best"] = "prox"  # which model is personal; best: each client chooses, or trains alone
     lam: float = 0.1  # lambda: how strongly `prox` is held near the shared model
+    trial: int = 20  # rounds a client takes part in before it chooses (best)
+    margin: float = 1.0  # standard errors by which another model must beat `prox` to be chosen (best)
     rotate: bool = True  # second rotation before the server's signs
 
     paper: ClassVar[str] = "this project, docs/method.md"
     personalises: ClassVar[bool] = True
+
+    @property
+    def descent(self) -> Descent:
+        """SGD with the options of the method."""
+        return Descent(self.task, self.lr, self.mu, self.momentum)
 
     @property
     def m(self) -> int:
@@ -61,7 +69,8 @@ class PFed1BSDelta(Algorithm):
         theta = self.task.init(self.seed)
         server = {"theta": theta, "signs": torch.zeros(Signs(self.m).size, dtype=torch.uint8), "scale": torch.zeros(())}
         rows = stack(theta, clients)
-        return server, {"w": rows.clone(), "theta": rows.clone(), **self.task.buffers(clients)}
+        extra = empty(rows) if self.keep == "best" else {}
+        return server, {"w": rows.clone(), "theta": rows.clone(), **self.task.buffers(clients), **extra}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """The step that the last round came to; nothing in round 0."""
@@ -80,23 +89,42 @@ class PFed1BSDelta(Algorithm):
     def shift(self, signs: Tensor, scale: Tensor, round: int) -> Tensor:
         """eta_g s Phi^T R^T v: how a round moves the shared model, (n,)."""
         v = rotation(self.m, self.seed, round).backward(signs) if self.rotate else signs
-        size = (self.step or min(1.0, 10 * self.ratio)) / (1 + self.decay * round)
+        size = (self.step or min(1.0, 6 * self.ratio**0.5)) / (1 + self.decay * round)
         return size * scale * projection(self.task.n, self.m, self.seed, round).adjoint(v)
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
-        """R steps from the shared model, and on the same batches R steps of the client's own model."""
-        descent, theta = Descent(self.task, self.lr, self.mu, self.momentum), clients["theta"]
-        u, w, buffers, mine = theta, clients["w"], buffers_of(clients), buffers_of(clients)
-        velocity = own_velocity = None
-        for x, y in batches():
-            grad, loss, buffers = self.task.gradient(u, x, y, buffers)
-            u, velocity = descent.step(u, grad, velocity)
-            if self.keep == "prox":
-                grad, loss, mine = self.task.gradient(w, x, y, mine)
-                w, own_velocity = descent.step(w, grad + self.lam * (w - theta), own_velocity)
+        """R steps from the shared model, and on the same batches R steps of the client's own."""
+        theta = clients["theta"]
+        u, buffers, loss = self.descent.run(theta, buffers_of(clients), batches())
         a = projection(self.task.n, self.m, self.seed, cohort.round).forward(u - theta)
-        kept = {"w": w, **mine} if self.keep == "prox" else {"w": u, **buffers}
+        kept = {"w": u, **buffers} if self.keep == "ft" else self.own(clients, u, cohort, batches)
         return {**kept, "theta": theta, "log/loss": loss}, {"signs": sign(a), "scale": unbiased(a)}
+
+    def own(self, clients: State, u: Tensor, cohort: Cohort, batches: Batches) -> State:
+        """The client's own model after the round; during a trial every candidate."""
+        if self.keep == "prox":
+            return self.near(clients["w"], self.lam, clients, batches)
+        trial, choice = Trial(self.task, self.lr, self.lam, self.seed), clients["choice"]
+        on = clients["turns"] < self.trial
+        w = self.near(clients["w"], torch.where(choice == ALONE, 0.0, self.lam)[:, None], clients, batches)
+        state = {**clients, **w, "turns": clients["turns"] + 1}
+        if bool(on.any()):
+            state |= {"alone": self.near(clients["alone"], 0.0, clients, batches)["w"]}
+            state |= trial.run(clients, batches, late=clients["turns"] >= self.trial // 2)
+            ends = clients["turns"] + 1 == self.trial
+            choice = torch.where(ends, verdict(state["counts"], cohort.sizes.to(u.device), self.margin), choice)
+            state["w"] = torch.where((ends & (choice == ALONE))[:, None], state["alone"], state["w"])
+        state["w"] = torch.where((choice == FT)[:, None], u, state["w"])
+        work = torch.where(on, 6.0, 2.0)  # gradients per local step
+        return {**state, "choice": choice, "log/work": work, "log/choice": choice.float()}
+
+    def near(self, w: Tensor, lam: float | Tensor, clients: State, batches: Batches) -> State:
+        """R steps of w held near the shared model, and the buffers with it."""
+        theta, buffers, velocity = clients["theta"], buffers_of(clients), None
+        for x, y in batches():
+            grad, _, buffers = self.task.gradient(w, x, y, buffers)
+            w, velocity = self.descent.step(w, grad + lam * (w - theta), velocity)
+        return {"w": w, **buffers}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """One bit per coordinate of the weighted mean, summed in float64 by ascending id, and the step it means."""
