@@ -114,10 +114,10 @@ def by_hand(work: Work) -> Tensor:
 
 
 def task_steps(work: Work) -> Tensor:
-    """The gradient of a Task and a plain SGD step."""
+    """SGD steps of a Task."""
     w = work.stack()
     for x, y in work.batches():
-        w = torch.sub(w, work.task.gradient(w, x, y, {})[0], alpha=LR)
+        w = work.task.descend(w, x, y, {}, LR)[0]
     return w.mean(0)
 
 

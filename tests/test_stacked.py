@@ -112,6 +112,9 @@ def test_all_at_once_equals_one_after_the_other(make):
     w, x, y, buffers = problem(model)
     once, loop = Task(model, stacked=True), Task(model, stacked=False)
     a, b = once.gradient(w, x, y, buffers), loop.gradient(w, x, y, buffers)
+    own = w.clone()
+    stepped = once.descend(own, x, y, buffers, 0.5, 0.1, out=own)[0]
+    torch.testing.assert_close(stepped, w - 0.5 * (b[0] + 0.1 * w), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(a[:2], b[:2], rtol=1e-4, atol=1e-5)  # float32, sums in another order
     assert a[2].keys() == b[2].keys()
     for name in a[2]:

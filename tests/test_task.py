@@ -145,10 +145,51 @@ def test_client_alone_equals_itself_inside_a_stack(case):
     torch.testing.assert_close(one, logits[1:2], rtol=0, atol=1e-6)
 
 
+def test_descend_is_a_step_along_the_gradient(case):
+    model, shape, classes = case
+    task, w, x, y, buffers = problem(model, shape, classes)
+    grad, loss, after = task.gradient(w, x, y, buffers)
+    stepped = task.descend(w, x, y, buffers, 0.5, 0.1)
+    torch.testing.assert_close(stepped[0], w - 0.5 * (grad + 0.1 * w), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(stepped[1], loss, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(stepped[2][name], after[name]) for name in after)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_descend_in_place_gives_the_same_bits(case, threads):
+    model, shape, classes = case
+    task, w, x, y, buffers = problem(model, shape, classes)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        expected = task.descend(w, x, y, buffers, 0.5, 0.1)[0]
+        other = task.descend(w, x, y, buffers, 0.5, 0.1, out=torch.full_like(w, torch.nan))[0]
+        same = task.descend(w, x, y, buffers, 0.5, 0.1, out=w)[0]
+    finally:
+        torch.set_num_threads(before)
+    assert same is w
+    assert torch.equal(w, expected) and torch.equal(other, expected)
+
+
+def test_descend_by_hand():
+    task = Task(nn.Linear(2, 2, bias=False))
+    w = torch.zeros(1, 4)
+    x, y = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.tensor([[0, 0]])
+    assert task.descend(w, x, y, {}, 2.0)[0].tolist() == [[2.0, 3.0, -2.0, -3.0]]  # the gradient is (-1, -1.5, 1, 1.5)
+
+
+def test_weights_may_be_one_row_shown_to_all_clients():
+    task, w, x, y, buffers = problem(Small(), (2, 4, 4), 4)
+    shown = w[:1].expand(3, -1)
+    expected = task.descend(shown.clone(), x, y, buffers, 0.5)[0]
+    assert torch.equal(task.descend(shown, x, y, buffers, 0.5)[0], expected)
+
+
 def test_inputs_are_left_as_they_were():
     task, w, x, y, buffers = problem(Small(), (2, 4, 4), 4)
     old = w.clone(), {name: value.clone() for name, value in buffers.items()}
     task.gradient(w, x, y, buffers)
+    task.descend(w, x, y, buffers, 0.5)
     assert torch.equal(w, old[0]) and not w.requires_grad
     assert all(torch.equal(buffers[name], old[1][name]) for name in buffers)
 

@@ -55,10 +55,10 @@ class Network:
     def _one_by_one(self, mine: "_Copy", now: Pass, x: Tensor) -> Tensor:
         # On the CPU convolutions take half as long again when the channels do not come last.
         layout = torch.channels_last if self._convolves and x.dim() == 5 else torch.contiguous_format
-        rows = [
-            mine({name: value[k] for name, value in now.values.items()}, own.contiguous(memory_format=layout))
-            for k, own in enumerate(x)
+        values = [
+            dict(zip(now.values, row, strict=True)) for row in zip(*map(torch.unbind, now.values.values()), strict=True)
         ]
+        rows = [mine(own, row.contiguous(memory_format=layout)) for own, row in zip(values, x, strict=True)]
         now.features = torch.stack([features for _, features in rows])
         return torch.stack([outputs for outputs, _ in rows])
 

@@ -31,10 +31,31 @@ PLAIN_METHODS = ("relu", "tanh", "sigmoid", "contiguous")
 
 @dataclass(frozen=True)
 class Places:
-    """Where gradients are to be written, by parameter name, and which ones were."""
+    """Where keep * value + scale * gradient is to be written over the value, by parameter name, and what is done."""
 
     out: Mapping[str, Tensor] = field(default_factory=dict)
-    written: set[str] = field(default_factory=set)
+    keep: float = 1.0
+    scale: float = 1.0
+    done: set[str] = field(default_factory=set)
+
+    def add(self, name: str, gradient: Tensor | None) -> None:
+        """Do it for one parameter, or add a further gradient if it was done."""
+        place = self.out[name]
+        if self.keep != 1 and name not in self.done:
+            place.mul_(self.keep)
+        if gradient is not None:
+            place.add_(gradient, alpha=self.scale)
+        self.done.add(name)
+
+    def add_product(self, name: str, left: Tensor, right: Tensor) -> None:
+        """The same for the gradient left @ right of every client."""
+        place = self.out[name]
+        if place.device.type == "cpu" and torch.get_num_threads() > 1:
+            # Several threads would share each client's small product and wait for each other after every one of them.
+            self.add(name, torch.bmm(left, right))
+        else:
+            place.baddbmm_(left, right, beta=self.keep, alpha=self.scale)
+            self.done.add(name)
 
 
 @dataclass
@@ -65,11 +86,12 @@ def plan(module: nn.Module, names: Iterable[str], head: str | None) -> Plan | No
     except (fx.proxy.TraceError, TypeError, AttributeError, RuntimeError, ValueError):
         return None  # symbolic inputs do not suit every module; vmap says what is wrong if it cannot stack it either
     steps: list[tuple[fx.Node, Step]] = []
+    calls = [node.target for node in graph.nodes if node.op == "call_module"]
     kinds: dict[fx.Node, str] = {}  # "batch": a tensor of all samples; "size": an integer for reshaping
     for node in graph.nodes:
         if node.op == "output":
             return _runner(steps, node.args[0]) if kinds.get(node.args[0]) == "batch" else None
-        found = _layer(module, node, set(names), head) if node.op == "call_module" else _function(node, kinds)
+        found = _layer(module, node, set(names), head, calls) if node.op == "call_module" else _function(node, kinds)
         if found is None:
             return None
         kinds[node], step = found
@@ -125,7 +147,9 @@ def _call(node: fx.Node) -> Step:
     return lambda _, args, kwargs: getattr(args[0], str(node.target))(*args[1:], **kwargs)
 
 
-def _layer(module: nn.Module, node: fx.Node, names: set[str], head: str | None) -> tuple[str, Step] | None:
+def _layer(
+    module: nn.Module, node: fx.Node, names: set[str], head: str | None, calls: Sequence[object]
+) -> tuple[str, Step] | None:
     """The step of a known layer; None for others, and for weights that go by another name (tied ones)."""
     name = str(node.target)
     layer = module.get_submodule(name)
@@ -133,7 +157,7 @@ def _layer(module: nn.Module, node: fx.Node, names: set[str], head: str | None) 
     if len(node.args) != 1 or node.kwargs or not names.issuperset(f"{name}.{key}" for key in own):
         return None
     if type(layer) is nn.Linear:
-        return "batch", _linear(name, name == head)
+        return "batch", _linear(name, name == head, calls.count(name) == 1)
     if type(layer) in PLAIN_LAYERS or (type(layer) is nn.Flatten and layer.start_dim == 1):
         return "batch", lambda now, args, _: now.module.get_submodule(name)(*args)
     if type(layer) in WEIGHTED_LAYERS:
@@ -151,13 +175,14 @@ def _weighted(name: str, own: Sequence[str]) -> Step:
     return step
 
 
-def _linear(name: str, is_head: bool) -> Step:
+def _linear(name: str, is_head: bool, once: bool) -> Step:
     def step(now: Pass, args: Sequence[object], _: Mapping[str, object]) -> Tensor:
         x = _split(now, args[0])
         if is_head:
             now.features = x
         weight, bias = now.values[f"{name}.weight"], now.values.get(f"{name}.bias")
-        y: Tensor = _Linear.apply(x.flatten(1, -2), weight, bias, now.places, name)  # type: ignore[no-untyped-call]
+        places = now.places if once else Places()  # a layer's weight may be written over when it has done its work
+        y: Tensor = _Linear.apply(x.flatten(1, -2), weight, bias, places, name)  # type: ignore[no-untyped-call]
         return y.reshape(-1, *x.shape[2:-1], y.shape[-1])
 
     return step
@@ -190,25 +215,13 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        to_x = torch.bmm(g, weight) if wanted[0] else None
-        to_weight = (
-            _put(ctx.places, f"{ctx.name}.weight", lambda out: torch.bmm(g.mT, x, out=out)) if wanted[1] else None
-        )
-        to_bias = _put(ctx.places, f"{ctx.name}.bias", lambda out: torch.sum(g, 1, out=out)) if wanted[2] else None
-        return to_x, to_weight, to_bias, None, None
-
-
-def _put(places: Places, name: str, gradient: Callable[[Tensor | None], Tensor]) -> Tensor | None:
-    """Write the gradient to its place, once; a weight that is used again hands it to autograd."""
-    if name in places.written or name not in places.out:
-        return gradient(None)
-    place = places.out[name]
-    if place.device.type == "cpu" and torch.get_num_threads() > 1:
-        place.copy_(
-            gradient(None)
-        )  # straight to its place means one product per client, all threads meeting after each
-    else:
-        gradient(place)
-    places.written.add(name)
-    return None
+        places, names = ctx.places, (f"{ctx.name}.weight", f"{ctx.name}.bias")
+        to_x = torch.bmm(g, weight) if ctx.needs_input_grad[0] else None  # before the weight may be written over
+        wanted = [
+            needed and name not in places.out for needed, name in zip(ctx.needs_input_grad[1:3], names, strict=True)
+        ]
+        if names[0] in places.out:
+            places.add_product(names[0], g.mT, x)
+        if names[1] in places.out:
+            places.add(names[1], g.sum(1))
+        return to_x, torch.bmm(g.mT, x) if wanted[0] else None, g.sum(1) if wanted[1] else None, None, None

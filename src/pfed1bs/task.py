@@ -89,22 +89,38 @@ class Task:
 
         `penalty` maps the features (K, B, d) and labels (K, B) to one extra loss per client (K,).
         """
+        grad = torch.zeros(w.shape, dtype=w.dtype, device=w.device)
+        loss, buffers = self._differentiate(w, x, y, buffers, Places(self._views(grad)), penalty)
+        return grad, loss, buffers
+
+    def descend(
+        self, w: Tensor, x: Tensor, y: Tensor, buffers: State, lr: float, mu: float = 0.0, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, State]:
+        """Weights w - lr * (gradient(w) + mu * w), losses (K,) and buffers, without a detour of the gradient.
+
+        The weights are written to `out`, which may be w itself; None makes new ones.
+        """
+        out = w.clone() if out is None else out if out is w else out.copy_(w)
+        places = Places(self._views(out.data), 1 - lr * mu, -lr)
+        return out, *self._differentiate(w, x, y, buffers, places, None)
+
+    def _differentiate(
+        self, w: Tensor, x: Tensor, y: Tensor, buffers: State, places: Places, penalty: Penalty | None
+    ) -> tuple[Tensor, State]:
+        """Put the gradients in their places, which may be w's own; losses (K,) and new buffers."""
         own = {name: value.clone() for name, value in buffers.items()}  # BatchNorm writes its statistics in place
-        grad = torch.empty(w.shape, dtype=w.dtype, device=w.device)
-        places = Places(self._views(grad))
         with torch.enable_grad():
-            leaves = {name: view.requires_grad_() for name, view in self._views(w.detach()).items()}
+            # .data: autograd would refuse that places change, although a weight is read for the last time before that.
+            leaves = {name: view.requires_grad_() for name, view in self._views(w.data).items()}
             logits, done = self._network(self._values(leaves, own), x, training=True, places=places)
             loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
             if penalty is not None:
                 loss = loss + penalty(self._seen(done), y)
             rest = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
-        for (name, place), value in zip(places.out.items(), rest, strict=True):
-            if name not in places.written:
-                place.zero_() if value is None else place.copy_(value)
-            elif value is not None:
-                place += value
-        return grad, loss.detach(), {name: value.detach() for name, value in own.items()}
+        for name, value in zip(leaves, rest, strict=True):
+            if value is not None or name not in places.done:
+                places.add(name, value)
+        return loss.detach(), {name: value.detach() for name, value in own.items()}
 
     @torch.no_grad()
     def logits(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
