@@ -35,7 +35,8 @@ enum {
     HIGH = 8,         /* most levels in one pass over memory */
     SMALL = 1 << 15,  /* work below it stays on one thread */
     PIECE = 1 << 12,  /* coordinates in a task */
-    GROUP = 16        /* messages counted at once */
+    GROUP = 16,       /* messages counted at once */
+    DIGIT = 27        /* bits of a weight, so that a group's sums fit in 31 */
 };
 enum kind { TRANSFORM, PROJECT, LIFT };
 
@@ -95,6 +96,7 @@ typedef struct {
     bool (*pack)(const float *, uint8_t *, size_t);
     void (*unpack)(const uint8_t *, float *, size_t);
     void (*sums)(const uint8_t *const *, const int32_t *, size_t, size_t, size_t, int32_t *);
+    void (*compare)(const void *, bool, int64_t, uint64_t *, uint64_t *);
 } kernels;
 
 /* 64 bytes of 0 and 1 as bits, by multiplications that collect eight of them in the top byte. */
@@ -106,6 +108,10 @@ static inline uint64_t gather_bits(const uint8_t *bytes) {
         word |= (eight * 0x0102040810204080u >> 56) << 8 * i;
     }
     return word;
+}
+
+static inline void put_bits(uint8_t *dst, uint64_t word) {
+    for (int i = 0; i < 8; i++) dst[i] = (uint8_t)(word >> 8 * i);
 }
 
 #define PASTE(a, b) a##_##b
@@ -298,7 +304,7 @@ typedef struct {
     const int64_t *weights;
     int64_t total;
     void *counters;
-    bool wide, narrow; /* 64-bit counters; weights whose sum fits 32 bits */
+    bool wide; /* 64-bit counters */
     size_t m, voters, pieces;
     atomic_size_t ties;
     atomic_bool strange;
@@ -334,41 +340,45 @@ static void unpack_piece(void *context, size_t worker, size_t number) {
     for (size_t i = whole; i < count; i++) dst[i] = src[i / 8] >> i % 8 & 1 ? 1.0f : -1.0f;
 }
 
-static void add(const signs *s, size_t i, int64_t sum) {
-    if (s->wide) ((int64_t *)s->counters)[i] += sum;
-    else ((int32_t *)s->counters)[i] += (int32_t)sum;
-}
-
+/* Weights of any size as digits of DIGIT bits, so that the sums of a group fit 32 bits. */
 static void count_piece(void *context, size_t worker, size_t number) {
     signs *s = context;
     (void)worker;
-    size_t first = number * PIECE, count = least(PIECE, s->m - first), whole = s->narrow ? count & ~(size_t)15 : 0;
+    size_t first = number * PIECE, count = least(PIECE, s->m - first), whole = count & ~(size_t)15;
     ALIGNED int32_t sums[PIECE];
-    int32_t weights[GROUP];
-    for (size_t v = 0; v < s->voters; v++) weights[v] = (int32_t)s->weights[v];
-    isa->sums(s->messages, weights, s->voters, first, whole, sums);
-    if (s->wide)
-        for (size_t i = 0; i < whole; i++) ((int64_t *)s->counters)[first + i] += sums[i];
-    else
-        for (size_t i = 0; i < whole; i++) ((int32_t *)s->counters)[first + i] += sums[i];
-    for (size_t i = first + whole; i < first + count; i++)
-        for (size_t v = 0; v < s->voters; v++)
-            if (s->messages[v][i / 8] >> i % 8 & 1) add(s, i, s->weights[v]);
+    for (int shift = 0; shift < 63; shift += DIGIT) {
+        int32_t digits[GROUP], any = 0;
+        for (size_t v = 0; v < s->voters; v++) any |= digits[v] = s->weights[v] >> shift & ((1 << DIGIT) - 1);
+        if (!any) continue;
+        isa->sums(s->messages, digits, s->voters, first, whole, sums);
+        for (size_t i = whole; i < count; i++) {
+            sums[i] = 0;
+            for (size_t v = 0; v < s->voters; v++)
+                if (s->messages[v][(first + i) / 8] >> i % 8 & 1) sums[i] += digits[v];
+        }
+        if (s->wide)
+            for (size_t i = 0; i < count; i++) ((int64_t *)s->counters)[first + i] += (int64_t)sums[i] << shift;
+        else
+            for (size_t i = 0; i < count; i++) ((int32_t *)s->counters)[first + i] += sums[i] << shift;
+    }
 }
 
 static void decide_piece(void *context, size_t worker, size_t number) {
     signs *s = context;
     (void)worker;
-    size_t first = number * PIECE, count = least(PIECE, s->m - first), ties = 0;
-    for (size_t i = first; i < first + count; i += 8) {
-        uint8_t byte = 0;
-        for (size_t j = 0; j < least(8, first + count - i); j++) {
-            int64_t sum = s->wide ? ((int64_t *)s->counters)[i + j] : ((int32_t *)s->counters)[i + j];
-            bool tie = 2 * sum == s->total;
-            byte |= (uint8_t)((2 * sum > s->total || (tie && s->bits[i / 8] >> j & 1)) << j);
-            ties += tie;
-        }
-        s->packed[i / 8] = byte;
+    size_t first = number * PIECE, last = first + least(PIECE, s->m - first), ties = 0;
+    size_t each = s->wide ? sizeof(int64_t) : sizeof(int32_t);
+    for (size_t i = first; i < last; i += 64) {
+        const char *counters = (const char *)s->counters + i * each;
+        int64_t rest[64] = {0};
+        uint64_t above, equal, kept = 0, used = last - i < 64 ? ((uint64_t)1 << (last - i)) - 1 : ~(uint64_t)0;
+        size_t bytes = least(8, (last - i + 7) / 8);
+        if (last - i < 64) counters = memcpy(rest, counters, (last - i) * each);
+        isa->compare(counters, s->wide, s->total, &above, &equal);
+        for (size_t b = 0; b < bytes; b++) kept |= (uint64_t)s->bits[i / 8 + b] << 8 * b;
+        ties += (size_t)__builtin_popcountll(equal & used);
+        uint64_t word = (above | (equal & kept)) & used;
+        for (size_t b = 0; b < bytes; b++) s->packed[i / 8 + b] = (uint8_t)(word >> 8 * b);
     }
     atomic_fetch_add(&s->ties, ties);
 }
@@ -527,7 +537,7 @@ static PyObject *py_count(PyObject *self, PyObject *args) {
     unsigned long long counters;
     int wide, threads;
     const uint8_t *addresses[GROUP];
-    int64_t weights[GROUP], sum = 0;
+    int64_t weights[GROUP];
     signs s = {.messages = addresses, .weights = weights};
     if (!PyArg_ParseTuple(args, "O!O!Kpni", &PyTuple_Type, &messages, &PyTuple_Type, &numbers, &counters, &wide, &s.m,
                           &threads))
@@ -538,12 +548,10 @@ static PyObject *py_count(PyObject *self, PyObject *args) {
     for (size_t v = 0; v < s.voters; v++) {
         addresses[v] = AT(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(messages, v)));
         weights[v] = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, v));
-        sum += weights[v];
     }
     if (PyErr_Occurred()) return NULL;
     s.counters = AT(counters);
     s.wide = wide;
-    s.narrow = sum <= INT32_MAX;
     Py_BEGIN_ALLOW_THREADS
     parallel(pieces(s.m), s.m * s.voters < SMALL ? 1 : threads, count_piece, &s);
     Py_END_ALLOW_THREADS

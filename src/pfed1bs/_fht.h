@@ -161,24 +161,32 @@ static TARGET void NAME(block)(const float *src, float *dst, float *tile, int le
         NAME(columns)(half, width, dst, width, tile, levels - low, width, scale, NULL);
 }
 
-/* WIDTH bits from bit number i, a multiple of WIDTH, as 0 or -1. */
-INLINE INTS NAME(mask)(const uint8_t *bits, size_t i) {
+/* WIDTH bits from bit number i, a multiple of WIDTH. */
+INLINE uint16_t NAME(bits)(const uint8_t *bits, size_t i) {
 #if WIDTH == 16
-    uint16_t word;
-    memcpy(&word, bits + i / 8, 2);
+    return (uint16_t)(bits[i / 8] | bits[i / 8 + 1] << 8);
 #else
-    uint8_t word = bits[i / 8] >> (i & 4 & WIDTH);
+    return bits[i / 8] >> (i & 4 & WIDTH);
 #endif
-    return ((word - (INTS){0}) & (INTS){EACH(BIT, 1)}) != 0;
 }
+
+/* The sign of x changed where the bit is 0, and sum + weight where it is 1. */
+#if WIDTH == 16
+#define NEGATE(x, word) ((VEC)_mm512_mask_xor_ps(x, (__mmask16)~(word), x, _mm512_set1_ps(-0.0f)))
+#define ADD(sum, word, weight) ((INTS)_mm512_mask_add_epi32((__m512i)(sum), word, (__m512i)(sum), _mm512_set1_epi32(weight)))
+#else
+#define MASK(word) ((((INTS){0} + (word)) & (INTS){EACH(BIT, 1)}) != 0)
+#define NEGATE(x, word) ((VEC)((INTS)(x) ^ (~MASK(word) & INT32_MIN)))
+#define ADD(sum, word, weight) ((sum) + (MASK(word) & (weight)))
+#endif
 
 /* dst = src times scale, with the sign changed where the bit is 0; bit 0 belongs to src[0]. */
 static TARGET void NAME(flip)(const float *src, float *dst, const uint8_t *bits, size_t count, float scale) {
     size_t i = 0;
-    for (; i + WIDTH <= count; i += WIDTH) {
-        VEC x = LOAD(src + i) * scale;
-        STORE(dst + i, bits ? (VEC)((INTS)x ^ (~NAME(mask)(bits, i) & INT32_MIN)) : x);
-    }
+    if (bits && scale == 1.0f)
+        for (; i + WIDTH <= count; i += WIDTH) STORE(dst + i, NEGATE(LOAD(src + i), NAME(bits)(bits, i)));
+    else if (bits)
+        for (; i + WIDTH <= count; i += WIDTH) STORE(dst + i, NEGATE(LOAD(src + i) * scale, NAME(bits)(bits, i)));
     for (; i < count; i++) dst[i] = bits && !(bits[i / 8] >> (i % 8) & 1) ? -src[i] * scale : src[i] * scale;
 }
 
@@ -258,7 +266,7 @@ static TARGET bool NAME(pack)(const float *src, uint8_t *dst, size_t count) {
         }
         word = gather_bits(positive);
 #endif
-        for (int b = 0; b < 8; b++) dst[b] = (uint8_t)(word >> 8 * b);
+        put_bits(dst, word);
     }
     int32_t any = 0;
     for (int i = 0; i < WIDTH; i++) any |= strange[i];
@@ -267,10 +275,8 @@ static TARGET bool NAME(pack)(const float *src, uint8_t *dst, size_t count) {
 
 /* +-1 for count bits, a multiple of WIDTH. */
 static TARGET void NAME(unpack)(const uint8_t *src, float *dst, size_t count) {
-    for (size_t i = 0; i < count; i += WIDTH) {
-        VEC minus = (VEC){0} - 1;
-        STORE(dst + i, (VEC)((INTS)minus ^ (NAME(mask)(src, i) & INT32_MIN)));
-    }
+    const VEC one = (VEC){0} + 1;
+    for (size_t i = 0; i < count; i += WIDTH) STORE(dst + i, NEGATE(one, NAME(bits)(src, i)));
 }
 
 /* Sums of the weights of the 1 bits of coordinates first .. first + count - 1, count a multiple of WIDTH. */
@@ -278,13 +284,29 @@ static TARGET void NAME(sums)(const uint8_t *const *messages, const int32_t *wei
                               size_t count, int32_t *dst) {
     for (size_t i = 0; i < count; i += WIDTH) {
         INTS sum = {0};
-        for (size_t v = 0; v < voters; v++) sum += NAME(mask)(messages[v], first + i) & weights[v];
+        for (size_t v = 0; v < voters; v++) sum = ADD(sum, NAME(bits)(messages[v], first + i), weights[v]);
         *(NAME(looseints) *)(dst + i) = sum;
     }
 }
 
+/* Bits of 64 counters: where 2 * counter > total, and where equal. */
+static TARGET void NAME(compare)(const void *counters, bool wide, int64_t total, uint64_t *above, uint64_t *equal) {
+    uint8_t more[64], same[64];
+    if (wide) {
+        const int64_t *c = counters;
+        for (int i = 0; i < 64; i++) more[i] = 2 * c[i] > total;
+        for (int i = 0; i < 64; i++) same[i] = 2 * c[i] == total;
+    } else {
+        const int32_t *c = counters, half = (int32_t)total;
+        for (int i = 0; i < 64; i++) more[i] = 2 * c[i] > half;
+        for (int i = 0; i < 64; i++) same[i] = 2 * c[i] == half;
+    }
+    *above = gather_bits(more);
+    *equal = gather_bits(same);
+}
+
 static const kernels NAME(kernels) = {QUOTE(ISA),   BLOCK,      NAME(low),    NAME(middle),
-                                      NAME(high), NAME(pack), NAME(unpack), NAME(sums)};
+                                      NAME(high), NAME(pack), NAME(unpack), NAME(sums), NAME(compare)};
 
 #undef VEC
 #undef INTS
@@ -298,6 +320,9 @@ static const kernels NAME(kernels) = {QUOTE(ISA),   BLOCK,      NAME(low),    NA
 #undef BIT
 #undef SWAP
 #undef FIRST
+#undef MASK
+#undef NEGATE
+#undef ADD
 #undef INSIDE
 #undef ISA
 #undef TARGET
