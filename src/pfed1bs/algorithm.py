@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pfed1bs.rng import stream
 from pfed1bs.task import Task
-from pfed1bs.wire import Layout, Message
+from pfed1bs.wire import Kind, Layout, Message
 
 State = dict[str, Tensor]  # named tensors; client states have a leading client axis; "log/..." goes to metrics.jsonl
 
@@ -100,6 +100,14 @@ class Algorithm(Protocol):
     def snapshot(self, server: State) -> Message | None:
         """What replaces all missed broadcasts, in the layout {name: Floats}; None: there is no such thing."""
         return None
+
+    def known(self, state: State, kind: Kind, round: int) -> Message:
+        """What both sides hold of the fields of a message before it is sent, from the state of either of them.
+
+        Server: "down" before the round (for clients that heard the last broadcast), "up" before `aggregate`. Clients:
+        "down" before they hear, "up" after `local`, every field with a leading axis. Codecs may send the difference.
+        """
+        return {}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The work of a round at the clients, and what each of them says; every field (S, ...)."""

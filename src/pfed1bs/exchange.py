@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
-from pfed1bs.codecs import Floats, Signs
+from pfed1bs.codecs import Entropy, Floats, Signs
 from pfed1bs.wire import HEADER, Codec, Kind, Layout, Message, decode, encode
 
 SEED_BYTES = 8  # the 64-bit seed that every client is given once
@@ -57,13 +57,17 @@ def _snapshot_layout(algorithm: Algorithm) -> Layout:
 def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], cohort: Cohort) -> list[list[News]]:
     """What each client of the round has to be sent: the broadcast, and before it what it has missed.
 
-    A method whose broadcasts build on each other may send its snapshot instead of all of them, if that is shorter.
+    A method whose broadcasts build on each other may send its snapshot instead of all of them, if that is shorter. One
+    that says what is `known` sends the difference to those who heard the last broadcast, and the whole to the others.
     """
     if not algorithm.down:
         return [[] for _ in cohort.ids]
-    current = [News("down", cohort.round, data) for data in _broadcasts(algorithm, server, cohort)]
+    current = _broadcasts(algorithm, server, cohort, {})
     if not replicates(algorithm):
-        return [[current[i % len(current)]] for i in range(len(cohort.ids))]
+        known = algorithm.known(server, "down", cohort.round)
+        difference = _broadcasts(algorithm, server, cohort, known) if known else current
+        forms = [difference if seen == cohort.round - 1 else current for seen in cohort.seen.tolist()]
+        return [[form[i % len(form)]] for i, form in enumerate(forms)]
     assert len(current) == 1, "a replica is built from broadcasts that are the same for all"
     snapshot = algorithm.snapshot(server) if cohort.round else None
     short = None
@@ -82,16 +86,16 @@ def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], coho
     return news
 
 
-def _broadcasts(algorithm: Algorithm, server: State, cohort: Cohort) -> list[bytes]:
+def _broadcasts(algorithm: Algorithm, server: State, cohort: Cohort, known: Message) -> list[News]:
     """The encoded broadcast: one for all, or one for each client if a field has a leading client axis."""
     message = algorithm.broadcast(server, cohort)
     own = [name for name, field in message.items() if field.dim() > len(algorithm.down[name].shape)]
-    if not own:
-        return [encode(algorithm.down, message, kind="down", round=cohort.round)]
-    parts = (
-        {name: field[i] if name in own else field for name, field in message.items()} for i in range(len(cohort.ids))
-    )
-    return [encode(algorithm.down, part, kind="down", round=cohort.round) for part in parts]
+    parts = [
+        {name: field[i] if name in own else field for name, field in message.items()}
+        for i in range(len(cohort.ids) if own else 1)
+    ]
+    encoded = (encode(algorithm.down, part, kind="down", round=cohort.round, known=known) for part in parts)
+    return [News("down", cohort.round, data) for data in encoded]
 
 
 def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> tuple[State, Message]:
@@ -102,8 +106,7 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
     """
     device = next(iter(clients.values())).device
     if not replicates(algorithm):
-        different = list({id(item): item for items in news for item in items}.values())
-        messages = [decode(algorithm.down, item.data, kind="down", round=item.round) for item in different]
+        messages = _decoded(algorithm, clients, news)
         if not messages or not messages[0]:
             return clients, {}
         if len(messages) == 1:
@@ -118,28 +121,43 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
     return clients, {}
 
 
-def say(algorithm: Algorithm, message: Message, cohort: Cohort) -> list[bytes]:
+def _decoded(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> list[Message]:
+    """The different broadcasts of a round; the two forms of one broadcast are the same."""
+    different = {id(item): (item, client) for client, items in enumerate(news) for item in items}
+    messages, known = list[Message](), Message()
+    for item, client in different.values():
+        known = algorithm.known(clients, "down", item.round)
+        own = {name: field[client] for name, field in known.items()}
+        messages.append(decode(algorithm.down, item.data, kind="down", round=item.round, known=own))
+    if known and all(torch.equal(one[name], messages[0][name]) for one in messages for name in one):
+        return messages[:1]
+    return messages
+
+
+def say(algorithm: Algorithm, message: Message, cohort: Cohort, known: Message | None = None) -> list[bytes]:
     """The encoded messages of a cohort, in its order; none for a method that sends nothing."""
     if not algorithm.up:
         return []
-    own = {name: _ready(algorithm.up[name], field) for name, field in message.items()}
-    return [
-        encode(
-            algorithm.up, {name: field[i] for name, field in own.items()}, kind="up", round=cohort.round, samples=size
-        )
-        for i, size in enumerate(cohort.sizes.tolist())
-    ]
+    fields = {name: _ready(algorithm.up[name], field) for name, field in message.items()}
+    sent = []
+    for i, size in enumerate(cohort.sizes.tolist()):
+        own = {name: field[i] for name, field in fields.items()}
+        held = {name: field[i] for name, field in (known or {}).items()}
+        sent.append(encode(algorithm.up, own, kind="up", round=cohort.round, samples=size, known=held))
+    return sent
 
 
 def _ready(codec: Codec, field: Tensor) -> Tensor:
     """A field of all clients on the CPU, signs packed at once before they move."""
-    return (codec.pack(field) if isinstance(codec, Signs) and field.dtype != torch.uint8 else field).cpu()
+    return (codec.pack(field) if isinstance(codec, Signs | Entropy) and field.dtype != torch.uint8 else field).cpu()
 
 
-def listen(algorithm: Algorithm, messages: Iterable[bytes], cohort: Cohort) -> Iterable[Message]:
+def listen(
+    algorithm: Algorithm, messages: Iterable[bytes], cohort: Cohort, known: Message | None = None
+) -> Iterable[Message]:
     """The decoded messages of a cohort, one by one, signs still packed."""
     for data, size in zip(messages, cohort.sizes.tolist(), strict=True):
-        yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, packed=True)
+        yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
 
 
 def remember(

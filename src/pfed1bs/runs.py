@@ -151,7 +151,7 @@ class Run:
         method = self.algorithm
         if not isinstance(method, PFed1BS):
             return {}
-        sketches = torch.stack([message["sketch"] for message in listen(method, done.uplinks, done.cohort)])
+        sketches = torch.stack([message["sketch"] for message in listen(method, done.uplinks, done.cohort, done.known)])
         groups = diagnostics.label_groups(self.data)[done.cohort.ids]
         within, between = diagnostics.group_hamming(diagnostics.hamming(sketches, method.sketch.m), groups)
         record: Record = {"hamming_within": within, "hamming_between": between}

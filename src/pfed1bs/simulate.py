@@ -11,6 +11,7 @@ from pfed1bs.algorithm import Algorithm, Cohort, State
 from pfed1bs.data import Federation
 from pfed1bs.exchange import Traffic, hear, listen, moved, pieces, remember, replaced, rows, say, tell, traffic
 from pfed1bs.rng import stream
+from pfed1bs.wire import Message
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Round:
     log: State  # what the method logged: scalars of the server, one value per client that trained
     seconds: float
     progress: Progress
+    known: Message = field(default_factory=dict)  # what the server held of an uplink's fields before it came
 
 
 class Diverged(RuntimeError):
@@ -77,13 +79,15 @@ def simulate(
             check(mine, own, some)
             log.append(own)
             state = replaced(state, some.ids, mine)
-            uplinks.update(zip(some.ids.tolist(), say(algorithm, said, some), strict=False))
+            messages = say(algorithm, said, some, algorithm.known(mine, "up", t))
+            uplinks.update(zip(some.ids.tolist(), messages, strict=False))
         sent = [uplinks[client] for client in cohort.ids.tolist() if client in uplinks]
-        server, shared = split_log(algorithm.aggregate(now.server, listen(algorithm, sent, cohort), cohort))
+        known = algorithm.known(now.server, "up", t)
+        server, shared = split_log(algorithm.aggregate(now.server, listen(algorithm, sent, cohort, known), cohort))
         seen = now.seen.index_fill(0, active.ids, t)
         now = Progress(t + 1, server, state, seen, remember(algorithm, now.history, news, seen))
         bill = traffic(algorithm, news, sent, active)
-        yield Round(t, cohort, bill, sent, {**joined(log), **shared}, perf_counter() - began, now)
+        yield Round(t, cohort, bill, sent, {**joined(log), **shared}, perf_counter() - began, now, known)
 
 
 def choose(device: str | torch.device) -> torch.device:

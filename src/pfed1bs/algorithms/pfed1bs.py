@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, present, stack
-from pfed1bs.codecs import Signs
+from pfed1bs.codecs import Entropy, Signs
 from pfed1bs.rng import TIES, bits, key
 from pfed1bs.sketch import Sketch, gaussian, srht
 from pfed1bs.task import Task
 from pfed1bs.votes import pack, sign, tally, unpack
-from pfed1bs.wire import Layout, Message
+from pfed1bs.wire import Kind, Layout, Message
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class PFed1BS(Algorithm):
     projection: Literal["srht", "gaussian"] = "srht"
     use_D: bool = True  # random signs in front of the transform
     start: Literal["common", "own"] = "common"  # own: every client draws its first weights (ablation)
+    code: Literal["plain", "entropy"] = "plain"  # entropy: send the same bits as differences to what is known
 
     paper: ClassVar[str] = "Cheng et al., AAAI 2026"
     personalises: ClassVar[bool] = True
@@ -54,12 +55,17 @@ class PFed1BS(Algorithm):
     @property
     def down(self) -> Layout:
         """The consensus v."""
-        return {"consensus": Signs(self.sketch.m)}
+        return {"consensus": self.signs}
 
     @property
     def up(self) -> Layout:
         """The client's sketch z_k."""
-        return {"sketch": Signs(self.sketch.m)}
+        return {"sketch": self.signs}
+
+    @property
+    def signs(self) -> Signs | Entropy:
+        """How m signs are sent."""
+        return Signs(self.sketch.m) if self.code == "plain" else Entropy(self.sketch.m)
 
     @property
     def trains(self) -> Literal["sampled", "all"]:
@@ -75,11 +81,23 @@ class PFed1BS(Algorithm):
         first = sign(self.sketch.forward(w0))
         ties = torch.from_numpy(bits(key(self.seed, TIES), self.sketch.m).copy())
         server = {"consensus": pack(first) if self.v0 == "sketch" else ties, "first": pack(first)}
-        return server, {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
+        states = {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
+        if self.code == "entropy":
+            server["previous"] = pack(first)
+            states["consensus"] = stack(pack(first), clients).clone()
+        return server, states
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """The consensus; nothing in round 0."""
         return {"consensus": server["consensus"]} if cohort.round else {}
+
+    def known(self, state: State, kind: Kind, round: int) -> Message:
+        """The consensus that was heard last; before there is one, sign(Phi w0)."""
+        if self.code == "plain":
+            return {}
+        # A client holds what it has heard; the server holds the consensus of the round and, apart, the one before.
+        last = "previous" if "previous" in state and (kind == "down" or not round) else "consensus"
+        return {"consensus" if kind == "down" else "sketch": state[last]}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps on the smoothed objective (Lemma 2), then the signs of the sketch."""
@@ -98,7 +116,10 @@ class PFed1BS(Algorithm):
         log = {"log/loss": loss, "log/pull": share}
         if v is not None:
             log["log/agreement"] = (z == v).float().mean(1)
-        return {"w": w, **buffers, **present(velocity=velocity), **log}, {"sketch": z}
+        held = clients.get("consensus")
+        if held is not None and v is not None:
+            held = pack(v).expand_as(held)
+        return {"w": w, **buffers, **present(velocity=velocity, consensus=held), **log}, {"sketch": z}
 
     def pull(self, w: Tensor, v: Tensor | None) -> Tensor | None:
         """Gradient of the penalty at w; None where it is zero."""
@@ -119,6 +140,8 @@ class PFed1BS(Algorithm):
         old, m = server["consensus"], self.sketch.m
         outcome = tally((message["sketch"] for message in received), cohort.sizes, old, m)
         v = unpack(outcome.bits, m)
+        if self.code == "entropy" and cohort.round:  # round 0 broadcasts nothing
+            server = {**server, "previous": old}
         return {
             **server,
             "consensus": outcome.bits,
