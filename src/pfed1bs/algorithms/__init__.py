@@ -22,6 +22,7 @@ REGISTRY = {  # name on the command line: module and class
     "perfedavg": "perfedavg:PerFedAvg",
     "fedper": "fedper:FedPer",
     "fedrep": "fedrep:FedRep",
+    "fedproto": "fedproto:FedProto",
 }
 SHARED = ("task", "seed")  # fields that the run provides, not the user's [algorithm] table
 

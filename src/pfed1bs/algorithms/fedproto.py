@@ -1,0 +1,111 @@
+"""FedProto: models kept apart, drawn together by the mean features of each class (Tan et al., AAAI 2022)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, present, stack
+from pfed1bs.tables import CountedRows, Rows
+from pfed1bs.task import Part, Penalty, Task
+from pfed1bs.wire import Layout, Message
+
+
+@dataclass(frozen=True)
+class FedProto(Algorithm):
+    """Judged are the client's own model, "personal", and the nearest prototype, "prototype", both over all classes.
+
+    The paper weights clients by samples, the authors' code equally: `weighting`. As in that code the squared distance
+    is averaged over the d features. Prototypes are taken after training, over an epoch of batches but no more than a
+    round has; a class that nobody of a round holds keeps its last. lam = 0 is Local-only, bit for bit.
+    """
+
+    task: Task
+    seed: int = 0
+    lr: float = 0.05  # eta: step size
+    lam: float = 1.0  # lambda: pull of the features towards the prototypes of their classes
+    mu: float = 1e-5  # ridge
+    momentum: float = 0.0  # velocity persists over rounds
+    weighting: Literal["samples", "clients"] = "samples"  # what counts in the mean of a class
+
+    paper: ClassVar[str] = "Tan et al., AAAI 2022"
+    personalises: ClassVar[bool] = True
+
+    @cached_property
+    def head(self) -> Part:
+        """The weight of the last linear layer, (classes, d)."""
+        for part in self.task.parts:
+            if part.head and part.kind == "weight":
+                return part
+        raise ValueError("fedproto needs a model that ends in a trainable torch.nn.Linear; this one has none")
+
+    @property
+    def down(self) -> Layout:
+        """The prototypes of all classes that have one."""
+        return {"prototypes": Rows(*self.head.shape)}
+
+    @property
+    def up(self) -> Layout:
+        """The mean features of the client's classes, and their counts."""
+        return {"prototypes": CountedRows(*self.head.shape)}
+
+    def init(self, clients: int) -> tuple[State, State]:
+        """No prototypes, and the same weights everywhere, from the seed."""
+        w = stack(self.task.init(self.seed), clients).clone()
+        server = {"prototypes": torch.zeros(self.down["prototypes"].shape)}
+        return server, {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
+
+    def broadcast(self, server: State, cohort: Cohort) -> Message:
+        """The prototypes; nothing before there is one."""
+        return {"prototypes": server["prototypes"]} if server["prototypes"][:, 0].any() else {}
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """R steps on the loss and the distance of features from prototypes, then the means of the features."""
+        descent, w = Descent(self.task, self.lr, self.mu, self.momentum), clients["w"]
+        buffers, velocity = buffers_of(clients), clients.get("velocity")
+        penalty = self.penalty(received["prototypes"]) if received and self.lam else None  # in round 0: none yet
+        for x, y in batches():
+            grad, loss, buffers = self.task.gradient(w, x, y, buffers, penalty)
+            w, velocity = descent.step(w, grad, velocity)
+        epoch = (-(-cohort.sizes // y.shape[1])).clamp(max=batches.steps).to(w.device)
+        means = self.means({"w": w, **buffers}, epoch, batches)
+        return {"w": w, **buffers, **present(velocity=velocity), "log/loss": loss}, {"prototypes": means}
+
+    def penalty(self, prototypes: Tensor) -> Penalty:
+        """Lambda times the mean squared distance of features (S, B, d) from the prototypes of their labels."""
+        known, means = prototypes[:, 0], prototypes[:, 1:]
+        return lambda features, y: self.lam * (known[y] * (features - means[y]).square().mean(-1)).mean(1)
+
+    def means(self, model: State, epoch: Tensor, batches: Batches) -> Tensor:
+        """Counts and mean features (S, classes, 1 + d) over the first `epoch` (S,) batches of each client."""
+        table = torch.zeros(len(epoch), *self.up["prototypes"].shape, device=epoch.device)
+        for step, (x, y) in enumerate(batches("prototypes", int(epoch.max()))):
+            features = self.task.features(model["w"], x, buffers_of(model))
+            member = F.one_hot(y, table.shape[1]) * (step < epoch)[:, None, None]
+            table += member.mT.float() @ F.pad(features, (1, 0), value=1.0)
+        return torch.cat([table[..., :1], table[..., 1:] / table[..., :1].clamp(min=1)], -1)
+
+    def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
+        """The mean of every class over the clients that hold it, summed in float64 by ascending id."""
+        total = torch.zeros_like(server["prototypes"], dtype=torch.float64)
+        for message in received:
+            counts, means = message["prototypes"].double().tensor_split([1], 1)
+            share = counts if self.weighting == "samples" else counts.clamp(max=1)
+            total += share * F.pad(means, (1, 0), value=1.0)
+        new = (total / total[:, :1].clamp(min=1)).float()
+        return {**server, "prototypes": torch.where(total[:, :1] > 0, new, server["prototypes"])}
+
+    def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
+        """The client's model, and the same with logits <c, f> - |c|^2 / 2, greatest for the nearest prototype c."""
+        model, known, table = model_of(clients), server["prototypes"][:, 0], server["prototypes"][:, 1:]
+        bias = [part.slice for part in self.task.parts if part.head and part.kind == "bias"]
+        if not bias or not known.any():
+            return {"personal": model}
+        w = model["w"].clone()
+        w[:, self.head.slice] = table.flatten()
+        w[:, bias[0]] = torch.where(known > 0, -table.square().sum(1) / 2, -1e9)  # never one that does not exist
+        return {"personal": model, "prototype": {**model, "w": w}}
