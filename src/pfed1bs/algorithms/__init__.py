@@ -23,6 +23,7 @@ REGISTRY = {  # name on the command line: module and class
     "fedper": "fedper:FedPer",
     "fedrep": "fedrep:FedRep",
     "fedproto": "fedproto:FedProto",
+    "dispfl": "dispfl:DisPFL",
 }
 SHARED = ("task", "seed")  # fields that the run provides, not the user's [algorithm] table
 

@@ -1,0 +1,110 @@
+"""DisPFL: sparse personal models that neighbours average where their masks meet (Dai et al., ICML 2022)."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, stack
+from pfed1bs.codecs import Floats, Signs
+from pfed1bs.masks import drawn, evolved, kept
+from pfed1bs.task import Task
+from pfed1bs.votes import pack
+from pfed1bs.wire import Layout, Message
+
+
+@dataclass(frozen=True)
+class DisPFL(Algorithm):
+    """Decentralised, here through a server that relays: one upload of the sparse model, one download per neighbour.
+
+    Neighbours are drawn anew in every round among the clients that take part; the bytes are those of the links. All
+    first models follow from the seed, so round 0 needs no exchange. Judged is the model after local training; its mask
+    changes afterwards. Normalisation stays dense (the authors' masks cover it). Their scripts take 10 of 100 clients as
+    neighbours, random regrowth, a decaying step size and clipped gradients; the last two are left out.
+    """
+
+    task: Task
+    seed: int = 0
+    lr: float = 0.05  # eta: step size
+    mu: float = 1e-5  # ridge
+    momentum: float = 0.0  # starts from rest in every round
+    density: float = 0.5  # rho: share of the weights that exist
+    neighbours: int = 1  # models that a client is sent in a round
+    anneal: float = 0.5  # a: share of a layer that is replaced after the first round; falls to 0 as a cosine
+    horizon: int = 100  # T: the round from which masks no longer change
+    regrow: Literal["random", "gradient"] = "random"  # which weights replace the smallest ones
+
+    paper: ClassVar[str] = "Dai et al., ICML 2022"
+    personalises: ClassVar[bool] = True
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Weights that exist in each tensor."""
+        return kept(self.task.parts, self.density)
+
+    @property
+    def down(self) -> Layout:
+        """Masks and weights of the neighbours."""
+        return {f"{name}/{j}": codec for j in range(self.neighbours) for name, codec in self.up.items()}
+
+    @property
+    def up(self) -> Layout:
+        """The mask, and the weights it keeps."""
+        return {"mask": Signs(self.task.n), "values": Floats((sum(self.counts),))}
+
+    def init(self, clients: int) -> tuple[State, State]:
+        """The first weights under a mask of each client's own; the server holds them as messages."""
+        masks = torch.stack([drawn(self.task.parts, self.counts, self.seed, client) for client in range(clients)])
+        w = stack(self.task.init(self.seed), clients) * masks
+        server = {"mask": pack(2.0 * masks - 1), "values": w[masks].view(clients, -1)}
+        return server, {"mask": masks, "w": w, **self.task.buffers(clients)}
+
+    def broadcast(self, server: State, cohort: Cohort) -> Message:
+        """To every client the last messages of its neighbours; its own again where there are too few others."""
+        if not cohort.round:
+            return {}
+        clients = len(cohort.ids)
+        order = cohort.uniform("neighbours", clients).fill_diagonal_(2).argsort(1)
+        chosen = [cohort.ids[order[:, j % clients]] for j in range(self.neighbours)]
+        return {f"{name}/{j}": server[name][ids] for j, ids in enumerate(chosen) for name in self.up}
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """The average over those who have a weight, R steps of SGD under the mask, then a new mask."""
+        mask, descent = clients["mask"], Descent(self.task, self.lr, self.mu, self.momentum)
+        w, buffers, velocity = self.mixed(clients["w"] * mask, mask, received), buffers_of(clients), None
+        for x, y in batches():
+            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
+            stepped, velocity = descent.step(w, grad, velocity)
+            w = stepped * mask
+        share = self.anneal / 2 * (1 + math.cos(math.pi * min(1, cohort.round / self.horizon)))
+        new = evolved(mask, w, self.scores(w, buffers, cohort, batches), self.task.parts, self.counts, share)
+        message = {"mask": 2.0 * new - 1, "values": w[new].view(len(w), -1)}
+        return {"mask": new, "w": w, **buffers, "log/loss": loss}, message
+
+    def mixed(self, w: Tensor, mask: Tensor, received: Message) -> Tensor:
+        """Sum of the models over sum of the masks, the own among them, where the own mask is."""
+        total, count = w, mask.float()
+        for j in range(self.neighbours if received else 0):
+            other = received[f"mask/{j}"] > 0  # (n,) for a client alone, otherwise (S, n)
+            total = total + torch.zeros_like(received[f"mask/{j}"]).masked_scatter(other, received[f"values/{j}"])
+            count = count + other
+        return total / count.clamp(min=1) * mask
+
+    def scores(self, w: Tensor, buffers: State, cohort: Cohort, batches: Batches) -> Tensor:
+        """(S, n): the highest come back first."""
+        if self.regrow == "random":
+            return cohort.uniform("regrow", self.task.n).to(w.device)
+        x, y = next(iter(batches("regrow", 1)))
+        return self.task.gradient(w, x, y, buffers)[0].abs()
+
+    def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
+        """Keep the messages, to relay them."""
+        new = {name: server[name].clone() for name in self.up}
+        for client, message in zip(cohort.ids, received, strict=True):
+            for name in new:
+                new[name][client] = message[name]
+        return new
