@@ -96,14 +96,9 @@ def main():
     part, device, rows = recipe["data"], choose(own.device), []
     dataset = load(part["name"], own.root)
     for seed in map(int, own.seeds.split(",")):
-        split = (
-            part.get("split", "pooled"),
-            part.get("cap"),
-            seed,
-            part.get("min_size", 10),
-            part.get("augment", False),
-        )
-        data = federate(dataset, recipe["clients"], part["partition"], *split).to(device)
+        keys = {"split": "pooled", "cap": None, "seed": seed, "min_size": 10, "augment": False, "validate": False}
+        split = {key: seed if key == "seed" else part.get(key, default) for key, default in keys.items()}
+        data = federate(dataset, recipe["clients"], part["partition"], **split).to(device)
         for name, options in plans:
             rows.append(one(recipe, data, name, options, seed, device))
             print(json.dumps({key: v for key, v in rows[-1].items() if key != "curve"}), flush=True)

@@ -155,3 +155,13 @@ def test_the_picture_is_an_svg_and_the_same_every_time(tmp_path, labels):
     picture(federation, tmp_path / "b.svg")
     first = (tmp_path / "a.svg").read_bytes()
     assert b"<svg" in first and first == (tmp_path / "b.svg").read_bytes()
+
+
+def test_validation_judges_on_the_last_quarter_of_the_training_samples():
+    data = load("digits")
+    plain, tuning = (federate(data, 3, "iid", cap=40, validate=validate) for validate in (False, True))
+    assert tuning.sizes.tolist() == [30, 30, 30] and [len(rows) for rows in tuning.test] == [10, 10, 10]
+    for client in range(3):
+        own = plain.samples[plain.train[client]].tolist()
+        assert tuning.samples[tuning.train[client]].tolist() == own[:30]
+        assert tuning.samples[tuning.test[client]].tolist() == own[30:]

@@ -46,6 +46,7 @@ class DataConfig:
     split: Literal["pooled", "official"] = "pooled"  # pooled: 75/25 split at every client
     augment: bool = False  # random horizontal flips
     min_size: int = 10  # least training samples per client
+    validate: bool = False  # judge on a quarter of the training samples instead of the test samples, for tuning
 
 
 @dataclass(frozen=True)

@@ -177,16 +177,8 @@ class Run:
 def federation(config: Config) -> Federation:
     """The data of a run, given to its clients."""
     part = config.data
-    return federate(
-        load(part.name, part.root),
-        config.clients,
-        part.partition,
-        part.split,
-        part.cap,
-        config.seed,
-        part.min_size,
-        part.augment,
-    )
+    options = (part.partition, part.split, part.cap, config.seed, part.min_size, part.augment, part.validate)
+    return federate(load(part.name, part.root), config.clients, *options)
 
 
 def recorded(done: Round) -> Record:

@@ -94,6 +94,7 @@ def federate(
     seed: int = 0,
     min_size: int = 10,
     augment: bool = False,
+    validate: bool = False,
 ) -> Federation:
     """Give the samples of a data set to `clients` clients (ALGORITHMS 4.4).
 
@@ -102,7 +103,8 @@ def federate(
     official: the training samples are partitioned by `scheme`; the shuffled test samples of every label are cut among
     the clients in proportion to their training samples of that label (ends of the pieces rounded to the nearest
     integer), so a client is tested on its own mixture of labels. Test samples of labels nobody holds are left out.
-    `cap` then bounds the training samples of every client; `augment` mirrors training images at random.
+    `cap` then bounds the training samples of every client; `augment` mirrors training images at random. `validate`
+    puts the test samples away and judges on the last quarter of the training samples: for choosing hyper-parameters.
     """
     _check(dataset, split, cap, min_size, augment)
     if split == "pooled":
@@ -116,6 +118,8 @@ def federate(
                 f"{min_size} and 1; use fewer clients, another partition or seed, or a lower min_size"
             )
     train = [rows[:cap] for rows in train]
+    if validate:
+        train, test = [rows[: len(rows) * 3 // 4] for rows in train], [rows[len(rows) * 3 // 4 :] for rows in train]
     return _federation(dataset, train, test, augment)
 
 
