@@ -7,11 +7,13 @@ import torch
 from torch import nn
 
 from pfed1bs.algorithms import make
+from pfed1bs.costs import Detail, bits
 from pfed1bs.data import federate, load
 from pfed1bs.evaluate import evaluate
 from pfed1bs.models import build
 from pfed1bs.simulate import simulate
 from pfed1bs.task import Task
+from pfed1bs.wire import HEADER
 from tiny import SAMPLES, aggregated, close, cohort, given, linear, mean, minus, plus, slope
 
 START = [0.1, -0.2]  # the shared model that both clients receive
@@ -211,3 +213,11 @@ def test_pfedme_trains_everybody_if_told_so_and_hears_only_the_sampled_ones():
     _, before = last("pfedme")
     assert method.trains == "all" and len(done.uplinks) == 3
     assert done.traffic.down * 3 == before.traffic.down * 4 and done.traffic.up == before.traffic.up
+
+
+@pytest.mark.parametrize("name", ["fedprox", "ditto", "pfedme", "perfedavg", "apfl", "fedper", "fedrep"])
+def test_measured_bytes_are_those_of_the_formula(name):
+    layers = nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)
+    _, done = last(name, Task(nn.Sequential(*layers)))
+    cost = bits(name, n=610, m=61, clients=4, sampled=3, detail=Detail(head=90))
+    assert (done.traffic.up - 3 * HEADER.size, done.traffic.down - 3 * HEADER.size) == cost.payload

@@ -8,10 +8,12 @@ from torch import nn
 
 from pfed1bs.algorithm import Cohort
 from pfed1bs.algorithms import make
+from pfed1bs.costs import Detail, bits
 from pfed1bs.data import federate, load
 from pfed1bs.simulate import simulate
 from pfed1bs.tables import CountedRows, Rows
 from pfed1bs.task import Task
+from pfed1bs.wire import HEADER
 from tiny import SAMPLES, aggregated, chain, chain_slope, close, cohort, given, plus
 
 WEIGHTS = [[0.5, 0.4, -0.3], [-0.6, 0.2, 0.1]]
@@ -104,6 +106,18 @@ def test_without_a_pull_it_is_local_only_bit_for_bit():
     (*_, alone), (*_, together) = runs
     assert torch.equal(alone.progress.clients["w"], together.progress.clients["w"])
     assert together.traffic.up > 0
+
+
+def test_measured_bytes_are_those_of_the_formula():
+    data = federate(load("digits"), 4, "labels:2", cap=40)
+    method = make("fedproto", Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))))
+    *_, done = simulate(method, data, rounds=3, steps=10, batch=8)
+    known = int(done.progress.server["prototypes"][:, 0].sum())
+    for message in done.uplinks:
+        detail = Detail(features=8, classes=10, own=len(message) // (4 * 9))
+        assert bits("fedproto", 610, 61, 4, 4, detail=detail).up == 8 * (len(message) - HEADER.size)
+    everything = bits("fedproto", 610, 61, 4, 4, detail=Detail(features=8, classes=known)).down
+    assert known < 10 and done.traffic.down == 4 * (HEADER.size + 3 + everything // 8)  # ten flags in three bytes
 
 
 def test_a_model_that_has_no_head_is_refused():
