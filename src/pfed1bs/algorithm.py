@@ -31,10 +31,9 @@ class Cohort:
         sizes = self.sizes.cpu().double()
         return sizes / sizes.sum()
 
-    @cached_property
-    def equal(self) -> Tensor:
-        """(S,) shares 1 / S in float64, on the CPU."""
-        return torch.full((len(self.ids),), 1 / len(self.ids), dtype=torch.float64)
+    def shares(self, weights: Literal["samples", "equal"]) -> Tensor:
+        """(S,) shares by samples, or 1 / S each, in float64, on the CPU."""
+        return self.weights if weights == "samples" else torch.ones_like(self.weights) / len(self.ids)
 
     def uniform(self, name: str, *shape: int) -> Tensor:
         """(S, *shape) numbers in [0, 1) on the CPU; row i from client ids[i]'s own stream."""

@@ -24,7 +24,11 @@ class FedAvgFT(Averaging):
     """FedAvg whose personal model is the last average, fine-tuned at the client."""
 
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017, with fine-tuning"
-    judged: ClassVar[Literal["local", "tuned"]] = "tuned"
+
+    @property
+    def judged(self) -> Literal["local", "tuned"]:
+        """The fine-tuned model is the personal one."""
+        return "tuned"
 
     @property
     def compressor(self) -> Compressor:

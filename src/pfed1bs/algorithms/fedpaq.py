@@ -32,4 +32,4 @@ class FedPAQ(Averaging):
 
     def shares(self, cohort: Cohort) -> Tensor:
         """As configured."""
-        return cohort.weights if self.weights == "samples" else cohort.equal
+        return cohort.shares(self.weights)

@@ -23,7 +23,11 @@ class Shared(Algorithm):
     tune: Literal["full", "head"] = "full"  # what is fine-tuned
 
     personalises: ClassVar[bool] = False
-    judged: ClassVar[Literal["local", "tuned"]] = "local"  # which model counts as the personal one
+
+    @property
+    def judged(self) -> Literal["local", "tuned"]:
+        """Which model counts as the personal one."""
+        return "local"
 
     @property
     def descent(self) -> Descent:
