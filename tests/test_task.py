@@ -227,6 +227,13 @@ def test_penalty_sees_features_and_adds_its_gradient():
     assert loss.tolist() == pytest.approx([36.6931472])
 
 
+def test_penalty_may_be_constant():
+    task, w, x, y, buffers = problem(Small(), (2, 4, 4), 4)
+    grad, loss, _ = task.gradient(w, x, y, buffers)
+    same, more, _ = task.gradient(w, x, y, buffers, penalty=lambda features, y: torch.ones(3))
+    assert torch.equal(same, grad) and torch.equal(more, loss + 1)
+
+
 def test_init_repeats_itself_for_the_same_seed_only():
     task = Task(mlp((6,), 4))
     first = task.init(7)

@@ -9,7 +9,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pfed1bs.network import Network
 from pfed1bs.rng import stream
@@ -113,14 +112,18 @@ class Task:
             # .data: autograd would refuse that places change, although a weight is read for the last time before that.
             leaves = {name: view.requires_grad_() for name, view in self._views(w.data).items()}
             logits, done = self._network(self._values(leaves, own), x, training=True, places=places)
-            loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
+            loss, error = _cross_entropy(logits.detach(), y)
+            outputs, errors = [logits], [error]
             if penalty is not None:
-                loss = loss + penalty(self._seen(done), y)
-            rest = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
+                extra = penalty(self._seen(done), y)
+                loss = loss + extra.detach()
+                if extra.requires_grad:
+                    outputs, errors = [logits, extra], [error, torch.ones_like(extra)]
+            rest = torch.autograd.grad(outputs, list(leaves.values()), errors, allow_unused=True)
         for name, value in zip(leaves, rest, strict=True):
             if value is not None or name not in places.done:
                 places.add(name, value)
-        return loss.detach(), {name: value.detach() for name, value in own.items()}
+        return loss, {name: value.detach() for name, value in own.items()}
 
     @torch.no_grad()
     def logits(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
@@ -165,6 +168,15 @@ def _parts(module: nn.Module, head: str | None) -> tuple[Part, ...]:
         parts.append(Part(name, slice(start, stop), tuple(value.shape), kind, owner == head))
         start = stop
     return tuple(parts)
+
+
+def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy of every client (K,) and its gradient (K, B, C): softmax minus one-hot, over B."""
+    log = logits.log_softmax(2)
+    loss = -log.gather(2, y[..., None]).squeeze(2).mean(1)
+    return loss, log.exp_().scatter_add_(2, y[..., None], log.new_full((1, 1, 1), -1.0).expand(*y.shape, 1)).div_(
+        y.shape[1]
+    )
 
 
 def _reset(module: nn.Module) -> None:
