@@ -30,9 +30,11 @@ enum {
     LINE = 16,        /* floats in a cache line */
     PAGE = 1 << 10,   /* floats in a page, after which addresses fall into the same cache set */
     TILE = 1 << 13,   /* floats in the first-level cache at once */
+    GAP = 64,         /* floats */
     AHEAD = 512,      /* floats fetched before they are needed */
     MIDDLE = 6,       /* levels beyond a block that stay in the second-level cache */
     HIGH = 8,         /* most levels in one pass over memory */
+    HUGEPAGE = 1 << 21, /* bytes in a huge page */
     SMALL = 1 << 15,  /* work below it stays on one thread */
     PIECE = 1 << 12,  /* coordinates in a task */
     GROUP = 16,       /* messages counted at once */
@@ -92,7 +94,7 @@ typedef struct {
     int block;
     void (*low)(const job *, const float *, float *, size_t);
     void (*middle)(float *, size_t, int, size_t, size_t);
-    void (*high)(const job *, const float *, float *, int, size_t, size_t);
+    void (*high)(const job *, const float *, size_t, float *, int, size_t, size_t);
     bool (*pack)(const float *, uint8_t *, size_t);
     void (*unpack)(const uint8_t *, float *, size_t);
     void (*sums)(const uint8_t *const *, const int32_t *, size_t, size_t, size_t, int32_t *);
@@ -180,12 +182,20 @@ static struct {
     size_t size;
 } kept = {ATOMIC_FLAG_INIT, NULL, 0};
 
-static float *allocate(size_t size) {
-    const size_t huge = 1 << 21, bytes = (size * sizeof(float) + huge - 1) / huge * huge;
-    float *data = aligned_alloc(huge, bytes);
+/* Only a wish: where it is not granted, small pages do the same more slowly. */
+static void advise(uintptr_t address, size_t size) {
 #ifdef MADV_HUGEPAGE
-    if (data) madvise(data, bytes, MADV_HUGEPAGE);
+    uintptr_t first = (address + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE, last = (address + size) / HUGEPAGE * HUGEPAGE;
+    if (first < last) madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)address, (void)size;
 #endif
+}
+
+static float *allocate(size_t size) {
+    size_t bytes = (size * sizeof(float) + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE;
+    float *data = aligned_alloc(HUGEPAGE, bytes);
+    if (data) advise((uintptr_t)data, bytes);
     return data;
 }
 
@@ -212,7 +222,7 @@ typedef struct {
     const float *src;
     float *data, *dst;
     int piece, high; /* levels of a piece, of the last pass */
-    size_t strip, stride;
+    size_t strip, stride, gap; /* gap: floats between the pieces of a buffer, which fall into different cache sets so */
 } row;
 
 /* The lowest `levels` levels from `start`, depth first: eight parts, then the three levels between them. */
@@ -229,9 +239,10 @@ static void rise(const row *r, size_t start, int levels) {
 }
 
 static void row_low(void *context, size_t worker, size_t number) {
-    const row *r = context;
+    row r = *(const row *)context;
     (void)worker;
-    rise(r, number << r->piece, r->piece);
+    r.data += number * r.gap;
+    rise(&r, number << r.piece, r.piece);
 }
 
 /* Rows of more than 2^(block + MIDDLE + HIGH) floats make one more pass over memory. */
@@ -245,7 +256,7 @@ static void row_beyond(void *context, size_t worker, size_t number) {
 static void row_high(void *context, size_t worker, size_t number) {
     const row *r = context;
     (void)worker;
-    isa->high(r->job, r->data, r->dst, r->high, number * r->strip, (number + 1) * r->strip);
+    isa->high(r->job, r->data, r->gap, r->dst, r->high, number * r->strip, (number + 1) * r->strip);
 }
 
 static void one_row(const job *j, size_t number, float *buffer, int threads) {
@@ -254,6 +265,7 @@ static void one_row(const job *j, size_t number, float *buffer, int threads) {
     r.src = j->src + number * (forth ? j->n : j->m);
     r.dst = j->dst + number * (j->kind == PROJECT ? j->m : j->n);
     if (j->kind == TRANSFORM) r.data = r.dst;
+    else r.gap = j->log2 <= isa->block + MIDDLE + HIGH ? GAP : 0;
     int above = j->log2 > isa->block ? j->log2 - isa->block : 0, middle = above < MIDDLE + 3 ? above - 3 : MIDDLE;
     while (middle > 0 && above - middle < HIGH && 1 << (above - middle) < 2 * threads && threads > 1) middle--;
     r.high = above - (middle > 0 ? middle : 0);
@@ -270,6 +282,8 @@ static void one_row(const job *j, size_t number, float *buffer, int threads) {
     if (j->kind != TRANSFORM || r.high) parallel(r.stride / r.strip, threads, row_high, &r);
 }
 
+static size_t buffer_size(const job *j) { return ((size_t)1 << j->log2) + (GAP << HIGH); }
+
 typedef struct {
     const job *job;
     float *buffers;
@@ -277,7 +291,7 @@ typedef struct {
 
 static void whole_row(void *context, size_t worker, size_t number) {
     const batch *b = context;
-    one_row(b->job, number, b->buffers ? b->buffers + (worker << b->job->log2) : NULL, 1);
+    one_row(b->job, number, b->buffers ? b->buffers + worker * buffer_size(b->job) : NULL, 1);
 }
 
 /* Rows that fit the second-level cache are shared out among the threads, what is left over and longer rows are cut. */
@@ -287,7 +301,7 @@ static bool run(const job *j) {
     bool shared = threads > 1 && size <= 1 << 19;
     size_t whole = shared || threads == 1 ? j->rows - j->rows % (size_t)threads : 0;
     batch b = {j, NULL};
-    if (j->kind != TRANSFORM && !(b.buffers = borrow(size * (shared ? (size_t)threads : 1)))) return false;
+    if (j->kind != TRANSFORM && !(b.buffers = borrow(buffer_size(j) * (shared ? (size_t)threads : 1)))) return false;
     parallel(whole, threads, whole_row, &b);
     for (size_t i = whole; i < j->rows; i++) one_row(j, i, b.buffers, threads);
     if (b.buffers) give_back(b.buffers);
@@ -452,6 +466,14 @@ static PyObject *py_use(PyObject *self, PyObject *args) {
     Py_RETURN_FALSE;
 }
 
+static PyObject *py_advise(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long address, size;
+    if (!PyArg_ParseTuple(args, "KK", &address, &size)) return NULL;
+    advise((uintptr_t)address, (size_t)size);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_transform(PyObject *self, PyObject *args) {
     (void)self;
     job j = {.kind = TRANSFORM};
@@ -604,6 +626,7 @@ static PyObject *py_distinct(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"isa", py_isa, METH_NOARGS, NULL},
     {"use", py_use, METH_VARARGS, NULL},
+    {"advise", py_advise, METH_VARARGS, NULL},
     {"transform", py_transform, METH_VARARGS, NULL},
     {"project", py_project, METH_VARARGS, NULL},
     {"lift", py_lift, METH_VARARGS, NULL},

@@ -190,6 +190,22 @@ static TARGET void NAME(flip)(const float *src, float *dst, const uint8_t *bits,
     for (; i < count; i++) dst[i] = bits && !(bits[i / 8] >> (i % 8) & 1) ? -src[i] * scale : src[i] * scale;
 }
 
+/* The selected ones of the floats start .. start + width - 1, from place i of the selection; the place after them. */
+INLINE size_t NAME(select)(const job *j, const float *row, size_t start, size_t width, size_t i, float *dst) {
+#if WIDTH == 16
+    for (__mmask16 wanted = 0xFFFF; wanted == 0xFFFF && i < j->m; i += (size_t)__builtin_popcount(wanted)) {
+        __mmask16 valid = j->m - i < 16 ? (__mmask16)((1u << (j->m - i)) - 1) : 0xFFFF;
+        __m512i place = _mm512_sub_epi32(_mm512_maskz_loadu_epi32(valid, j->index + i), _mm512_set1_epi32((int)start));
+        wanted = _mm512_mask_cmplt_epu32_mask(valid, place, _mm512_set1_epi32((int)width));
+        __m512 found = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), wanted, place, row, sizeof(float));
+        _mm512_mask_storeu_ps(dst + i, wanted, _mm512_mul_ps(found, _mm512_set1_ps(j->scale)));
+    }
+#else
+    for (; i < j->m && (size_t)j->index[i] < start + width; i++) dst[i] = row[j->index[i] - start] * j->scale;
+#endif
+    return i;
+}
+
 /* The low levels of one block of a row: after D and padding, or scattering. */
 static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t start) {
     ALIGNED float tile[1 << BLOCK];
@@ -218,8 +234,10 @@ static TARGET void NAME(middle)(float *data, size_t stride, int levels, size_t f
         NAME(columns)(data + c, stride, data + c, stride, tile, levels, width, 1.0f, NULL);
 }
 
-/* Last pass over columns first .. last - 1: the high levels, and row selection, or D and truncation, and the scale. */
-static TARGET void NAME(high)(const job *j, const float *src, float *dst, int levels, size_t first, size_t last) {
+/* Last pass over columns first .. last - 1: the high levels, and row selection, or D and truncation, and the scale.
+ * The rows of src have a gap of `gap` floats between them. */
+static TARGET void NAME(high)(const job *j, const float *src, size_t gap, float *dst, int levels, size_t first,
+                              size_t last) {
     ALIGNED float tile[TILE];
     size_t stride = (size_t)1 << (j->log2 - levels), width = tile_width(levels, stride), place[1 << HIGH];
     if (j->kind == PROJECT)
@@ -230,16 +248,17 @@ static TARGET void NAME(high)(const job *j, const float *src, float *dst, int le
             NAME(columns)(src + c, stride, dst + c, stride, tile, levels, width, j->scale, next);
             continue;
         }
-        if (levels) NAME(columns)(src + c, stride, tile, width, tile, levels, width, 1.0f, next);
+        if (levels) NAME(columns)(src + c, stride + gap, tile, width, tile, levels, width, 1.0f, next);
         for (size_t r = 0; r < (size_t)1 << levels; r++) {
             size_t start = r * stride + c;
             const float *row = levels ? tile + r * width : src + c;
             if (j->kind == PROJECT) {
-                size_t i = place[r];
-                for (; i < j->m && (size_t)j->index[i] < start + width; i++) dst[i] = row[j->index[i] - start] * j->scale;
-                place[r] = i;
+                place[r] = NAME(select)(j, row, start, width, place[r], dst);
+                __builtin_prefetch(j->index + place[r] + LINE, 0);
+                __builtin_prefetch(dst + place[r] + LINE, 1);
             } else if (start < j->n) {
                 size_t valid = j->n - start < width ? j->n - start : width;
+                for (size_t l = 0; l < width && levels > 3; l += LINE) __builtin_prefetch(dst + start + 8 * stride + l, 1);
                 NAME(flip)(row, dst + start, j->signs ? j->signs + start / 8 : NULL, valid, j->scale);
             }
         }

@@ -6,6 +6,9 @@ def isa() -> str:
 def use(name: str) -> bool:
     """Switch to an instruction set; False if this processor or build does not have it."""
 
+def advise(address: int, size: int) -> None:
+    """Ask for huge pages under memory that was not touched yet."""
+
 def transform(src: int, dst: int, rows: int, log2: int, scale: float, threads: int) -> None:
     """Scale * H x for every row; dst may be src."""
 

@@ -5,6 +5,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 
 from pfed1bs import native
@@ -57,7 +58,15 @@ def matrix(n: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 def linear(x: Tensor, apply: Map, transpose: Map) -> Tensor:
     """apply(x), differentiable by its transpose; both take any leading axes, which is all that vmap needs."""
+    if not _recorded(x):
+        return apply(x)
     return cast(Tensor, _Linear.apply(x, apply, transpose))  # type: ignore[no-untyped-call]
+
+
+def _recorded(x: Tensor) -> bool:
+    """Whether a derivative or a torch.func transform may see x; torch's bookkeeping for it takes 50 microseconds."""
+    differentiated = x.requires_grad and torch.is_grad_enabled()
+    return differentiated or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 class _Linear(torch.autograd.Function):
@@ -86,7 +95,8 @@ class _Linear(torch.autograd.Function):
 
 
 def _orthonormal(x: Tensor) -> Tensor:
-    return _transform(x, torch.empty(x.shape, dtype=x.dtype, device=x.device))
+    out = native.empty(*x.shape) if native.usable(x) else torch.empty_like(x)
+    return _transform(x, out)
 
 
 def _transform(x: Tensor, out: Tensor) -> Tensor:
@@ -95,8 +105,9 @@ def _transform(x: Tensor, out: Tensor) -> Tensor:
         return out.copy_(butterfly(x, n**-0.5))
     if not out.is_contiguous():
         return out.copy_(_orthonormal(x))
-    shared = x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() and x.data_ptr() != out.data_ptr()
-    native.transform(x.clone() if shared else x.contiguous(), out, n**-0.5)
+    x = x.contiguous()
+    overlaps = 0 < abs(x.data_ptr() - out.data_ptr()) < x.numel() * x.element_size()
+    native.transform(x.clone() if overlaps else x, out, n**-0.5)
     return out
 
 
@@ -107,12 +118,12 @@ def check_float(name: str, x: Tensor) -> None:
 
 
 def _check_out(x: Tensor, out: Tensor) -> None:
-    for rule, wanted, got in (
-        ("shape", tuple(x.shape), tuple(out.shape)),
-        ("dtype", x.dtype, out.dtype),
-        ("device", x.device, out.device),
-    ):
-        if wanted != got:
-            raise ValueError(f"out must have the {rule} of x, {wanted}, got {got}; make it with torch.empty_like(x)")
+    wanted, got = (x.shape, x.dtype, x.device), (out.shape, out.dtype, out.device)
+    if wanted != got:
+        raise ValueError(
+            "out must have the shape, dtype and device of x, "
+            f"{tuple(x.shape)}, {x.dtype} and {x.device}, got {tuple(out.shape)}, {out.dtype} and {out.device}; "
+            "make it with torch.empty_like(x)"
+        )
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad):
         raise ValueError("out cannot be differentiated through; leave it away, or use torch.no_grad()")

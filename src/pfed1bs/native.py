@@ -24,6 +24,13 @@ def usable(x: Tensor) -> bool:
     return enabled and x.device.type == "cpu" and x.dtype in (torch.float32, torch.uint8)
 
 
+def empty(*shape: int) -> Tensor:
+    """A float32 tensor to be written; a long one on huge pages, whose first touch costs less."""
+    out = torch.empty(*shape)
+    _fht.advise(out.data_ptr(), out.numel() * out.element_size())
+    return out
+
+
 def transform(x: Tensor, out: Tensor, scale: float) -> None:
     """H x times scale into out, which may be x itself."""
     n = x.shape[-1]
@@ -42,7 +49,7 @@ def project(w: Tensor, padded: int, signs: Tensor | None, rows: Tensor) -> Tenso
 def lift(u: Tensor, n: int, padded: int, signs: Tensor | None, rows: Tensor) -> Tensor:
     """The transpose of project, shape (..., n)."""
     m = len(rows)
-    out = torch.empty(*u.shape[:-1], n)
+    out = empty(*u.shape[:-1], n)
     at = (u.data_ptr(), out.data_ptr(), 0 if signs is None else signs.data_ptr(), rows.data_ptr())
     _fht.lift(*at, u.numel() // m, n, padded.bit_length() - 1, m, m**-0.5, get_num_threads())
     return out
