@@ -68,7 +68,7 @@ def replaced(w, mask, scores):
 
 def test_weights_are_averaged_over_those_who_have_them_and_trained_under_the_mask():
     method = make("dispfl", four(), lr=0.5, mu=0.0, horizon=1)
-    state, said = method.local(states(), each_others(), cohort(1), given(train=STEPS))
+    state, said = method.local(states(), each_others(), cohort(1), given(train=STEPS, regrow=REGROW))
     expected = list(trained())
     assert close(state["w"], expected)
     assert torch.equal(state["mask"], torch.tensor(MASKS))  # from round `horizon` on masks stay
@@ -92,12 +92,18 @@ def test_the_smallest_weight_gives_way_to_the_steepest_and_the_judged_model_keep
     assert torch.equal(said["mask"], torch.tensor(masks) * 2.0 - 1)
 
 
+def test_random_regrowth_draws_from_every_clients_own_stream():
+    method = make("dispfl", four(), regrow="random")
+    scores = method.scores(torch.zeros(2, 4), {}, cohort(3), given())
+    assert torch.equal(scores, cohort(3).uniform("regrow", 4)) and not torch.equal(scores[0], scores[1])
+
+
 def test_one_client_hears_its_neighbour_without_a_client_axis():
     method = make("dispfl", four(), lr=0.5, mu=0.0, horizon=1)
-    whole, _ = method.local(states(), each_others(), cohort(1), given(train=STEPS))
+    whole, _ = method.local(states(), each_others(), cohort(1), given(train=STEPS, regrow=REGROW))
     first = {name: field[0] for name, field in each_others().items()}
-    steps = [pairs[:1] for pairs in STEPS]
-    alone, _ = method.local({name: value[:1] for name, value in states().items()}, first, cohort(1), given(train=steps))
+    mine = given(train=[pairs[:1] for pairs in STEPS], regrow=[pairs[:1] for pairs in REGROW])
+    alone, _ = method.local({name: value[:1] for name, value in states().items()}, first, cohort(1), mine)
     assert torch.equal(alone["w"], whole["w"][:1])
 
 

@@ -8,6 +8,8 @@ from torch import Tensor
 from pfed1bs.rng import stream
 from pfed1bs.task import Part
 
+NEVER = 1e38  # as a distance: out of reach of weights and gradients, and cheaper than filling in infinities
+
 
 def kept(parts: Sequence[Part], density: float) -> list[int]:
     """Weights that exist in each tensor, round(density n) in all: the Erdos-Renyi kernel rule, normalisation dense.
@@ -39,8 +41,10 @@ def kept(parts: Sequence[Part], density: float) -> list[int]:
 def drawn(parts: Sequence[Part], counts: Sequence[int], seed: int, client: int) -> Tensor:
     """The first mask (n,) of a client, uniform among those with these counts."""
     scores = torch.rand(parts[-1].slice.stop, generator=stream(seed, "mask", client))
-    pieces = [scores[part.slice] for part in parts]
-    return torch.cat([_chosen(piece, count) for piece, count in zip(pieces, counts, strict=True)])
+    mask = torch.zeros_like(scores, dtype=torch.bool)
+    for part, count in zip(parts, counts, strict=True):
+        mask[part.slice].scatter_(0, scores[part.slice].topk(count, sorted=False).indices, True)
+    return mask
 
 
 def evolved(
@@ -54,13 +58,8 @@ def evolved(
     for part, count in zip(parts, counts, strict=True):
         number, here = int(share * count), mask[:, part.slice]
         if number and count < here.shape[1]:
-            here &= ~_chosen((-w[:, part.slice].abs()).masked_fill(~here, -torch.inf), number)
-            here |= _chosen(scores[:, part.slice].masked_fill(here, -torch.inf), number)
+            weak = here.float().sub_(1).mul_(NEVER).sub_(w[:, part.slice].abs())
+            here.scatter_(1, weak.topk(number, sorted=False).indices, False)
+            missing = here.float().mul_(-NEVER).add_(scores[:, part.slice])
+            here.scatter_(1, missing.topk(number, sorted=False).indices, True)
     return mask
-
-
-def _chosen(scores: Tensor, count: int) -> Tensor:
-    """True at the `count` highest scores of every row."""
-    return torch.zeros_like(scores, dtype=torch.bool).scatter(
-        -1, scores.topk(count, dim=-1, sorted=False).indices, True
-    )

@@ -23,8 +23,8 @@ class DisPFL(Algorithm):
 
     Neighbours are drawn anew in every round among the clients that take part; the bytes are those of the links. All
     first models follow from the seed, so round 0 needs no exchange. Judged is the model after local training; its mask
-    changes afterwards. Normalisation stays dense (the authors' masks cover it). Their scripts take 10 of 100 clients as
-    neighbours, random regrowth, a decaying step size and clipped gradients; the last two are left out.
+    changes afterwards. Normalisation stays dense (the authors' masks cover it). Their scripts choose random regrowth
+    and 10 of 100 clients as neighbours, and decay the step size and clip gradients, which is left out here.
     """
 
     task: Task
@@ -36,7 +36,7 @@ class DisPFL(Algorithm):
     neighbours: int = 1  # models that a client is sent in a round
     anneal: float = 0.5  # a: share of a layer that is replaced after the first round; falls to 0 as a cosine
     horizon: int = 100  # T: the round from which masks no longer change
-    regrow: Literal["random", "gradient"] = "random"  # which weights replace the smallest ones
+    regrow: Literal["gradient", "random"] = "gradient"  # which weights replace the smallest ones
 
     paper: ClassVar[str] = "Dai et al., ICML 2022"
     personalises: ClassVar[bool] = True
@@ -74,25 +74,26 @@ class DisPFL(Algorithm):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The average over those who have a weight, R steps of SGD under the mask, then a new mask."""
-        mask, descent = clients["mask"], Descent(self.task, self.lr, self.mu, self.momentum)
+        mask, descent = clients["mask"].float(), Descent(self.task, self.lr, self.mu, self.momentum)
         w, buffers, velocity = self.mixed(clients["w"] * mask, mask, received), buffers_of(clients), None
         for x, y in batches():
             grad, loss, buffers = self.task.gradient(w, x, y, buffers)
-            stepped, velocity = descent.step(w, grad, velocity)
-            w = stepped * mask
+            w, velocity = descent.step(w, grad.mul_(mask), velocity)  # what does not exist stays 0, ridge included
         share = self.anneal / 2 * (1 + math.cos(math.pi * min(1, cohort.round / self.horizon)))
-        new = evolved(mask, w, self.scores(w, buffers, cohort, batches), self.task.parts, self.counts, share)
-        message = {"mask": 2.0 * new - 1, "values": w[new].view(len(w), -1)}
+        new = evolved(clients["mask"], w, self.scores(w, buffers, cohort, batches), self.task.parts, self.counts, share)
+        message = {"mask": 2.0 * new - 1, "values": w.masked_select(new).view(len(w), -1)}
         return {"mask": new, "w": w, **buffers, "log/loss": loss}, message
 
     def mixed(self, w: Tensor, mask: Tensor, received: Message) -> Tensor:
         """Sum of the models over sum of the masks, the own among them, where the own mask is."""
-        total, count = w, mask.float()
-        for j in range(self.neighbours if received else 0):
-            other = received[f"mask/{j}"] > 0  # (n,) for a client alone, otherwise (S, n)
-            total = total + torch.zeros_like(received[f"mask/{j}"]).masked_scatter(other, received[f"values/{j}"])
+        if not received:
+            return w
+        total, count = w, mask
+        for j in range(self.neighbours):
+            other = received[f"mask/{j}"].clamp(min=0)  # of +-1; (n,) for a client alone, otherwise (S, n)
+            total = total + torch.zeros_like(other).masked_scatter_(other > 0, received[f"values/{j}"])
             count = count + other
-        return total / count.clamp(min=1) * mask
+        return total.mul_(mask).div_(count.clamp_(min=1))
 
     def scores(self, w: Tensor, buffers: State, cohort: Cohort, batches: Batches) -> Tensor:
         """(S, n): the highest come back first."""
