@@ -145,7 +145,6 @@ def test_a_client_whose_labels_contradict_the_others_does_not_stay_with_fine_tun
     odd = data.train[0].tolist() + data.test[0].tolist()
     data.labels[odd] = 1 - data.labels[odd]
     method = PFed1BSDelta(Task(nn.Linear(8, 2)), lr=0.5, ratio=1.0, keep="best", trial=8, margin=0.5)
-    for done in simulate(method, data, rounds=20, steps=4, batch=8):
-        pass
+    *_, done = simulate(method, data, rounds=20, steps=4, batch=8)
     assert done.progress.clients["choice"][0] != FT
     assert done.log["work"].tolist() == [2.0] * 4
