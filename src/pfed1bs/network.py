@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from pfed1bs.stacked import CONVOLUTIONS, Pass, Places, plan
+from pfed1bs.stacked import Backward, Pass, Places, Plan, leaf
+from pfed1bs.tracing import CONVOLUTIONS, plan
 
 WAY_OUT = (
     "write it without branches on values (torch.where), random draws and in-place updates of plain tensors, "
@@ -34,33 +35,42 @@ class Network:
 
     def __call__(
         self, values: Mapping[str, Tensor], x: Tensor, training: bool, places: Places | None = None
-    ) -> tuple[Tensor, Pass]:
-        """Outputs (K, B, ...) for stacked values by name; gradients of some may go to their places."""
+    ) -> tuple[Tensor, Pass, Backward]:
+        """Outputs (K, B, ...) for stacked values by name, the pass that made them, and the way back to its places."""
         mine, steps = self._copy(training), self._plans[training]
-        now = Pass(mine.module, len(x), values, places or Places())
-        slow = self._convolves and x.device.type == "cpu"
-        if self._stacked is False or (self._stacked is None and slow):
-            return self._one_by_one(mine, now, x), now
-        if steps is not None:
-            return steps(now, x), now
+        now = Pass(mine.module, len(x), values, places)
+        one_by_one = self._convolves and x.device.type == "cpu" if self._stacked is None else not self._stacked
+        if steps is not None and not one_by_one:
+            return self._planned(steps, now, x)
+        leaves = {name: leaf(values[name]) for name in places.out} if places else {}
+        compute = self._one_by_one if one_by_one else self._all_at_once
+        with torch.set_grad_enabled(places is not None):
+            outputs, features = compute(mine, {**values, **leaves}, x)
+        now.features = features.detach()
+        return outputs.detach(), now, lambda error: _back(now, leaves, (outputs, features), error)
+
+    @staticmethod
+    @torch.no_grad()
+    def _planned(steps: Plan, now: Pass, x: Tensor) -> tuple[Tensor, Pass, Backward]:
+        outputs, back = steps(now, x)
+        return outputs, now, back
+
+    def _all_at_once(self, mine: "_Copy", values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         try:
-            outputs, now.features = vmap(mine)(dict(values), x)
+            outputs, features = vmap(mine)(dict(values), x)
         except RuntimeError as error:
             if "vmap" not in str(error) and "Batching rule" not in str(error):
                 raise
             name = type(self._module).__name__
             raise ValueError(f"{name} cannot be computed for all clients at once ({error}); {WAY_OUT}") from error
-        return outputs, now
+        return outputs, features
 
-    def _one_by_one(self, mine: "_Copy", now: Pass, x: Tensor) -> Tensor:
+    def _one_by_one(self, mine: "_Copy", values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         # On the CPU convolutions take half as long again when the channels do not come last.
         layout = torch.channels_last if self._convolves and x.dim() == 5 else torch.contiguous_format
-        values = [
-            dict(zip(now.values, row, strict=True)) for row in zip(*map(torch.unbind, now.values.values()), strict=True)
-        ]
-        rows = [mine(own, row.contiguous(memory_format=layout)) for own, row in zip(values, x, strict=True)]
-        now.features = torch.stack([features for _, features in rows])
-        return torch.stack([outputs for outputs, _ in rows])
+        clients = [dict(zip(values, row, strict=True)) for row in zip(*map(torch.unbind, values.values()), strict=True)]
+        rows = [mine(own, row.contiguous(memory_format=layout)) for own, row in zip(clients, x, strict=True)]
+        return torch.stack([outputs for outputs, _ in rows]), torch.stack([features for _, features in rows])
 
     def _copy(self, training: bool) -> "_Copy":
         """The module of this thread in this mode: values are swapped in and out of it."""
@@ -89,3 +99,14 @@ class _Copy:
 
     def _see(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._seen.append(inputs[0])
+
+
+def _back(now: Pass, leaves: Mapping[str, Tensor], values: tuple[Tensor, Tensor], error: Tensor) -> None:
+    """Bring the gradients of outputs and features to their places by autograd."""
+    assert now.places is not None
+    outputs, errors = [values[0]], [error]
+    if now.to_features is not None and values[1].requires_grad:
+        outputs, errors = [*values], [error, now.to_features]
+    gradients = torch.autograd.grad(outputs, list(leaves.values()), errors, allow_unused=True)
+    for name, gradient in zip(leaves, gradients, strict=True):
+        now.places.add(name, gradient)

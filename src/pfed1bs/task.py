@@ -100,7 +100,7 @@ class Task:
         The weights are written to `out`, which may be w itself; None makes new ones.
         """
         out = w.clone() if out is None else out if out is w else out.copy_(w)
-        places = Places(self._views(out.data), 1 - lr * mu, -lr)
+        places = Places(self._views(out), 1 - lr * mu, -lr)
         return out, *self._differentiate(w, x, y, buffers, places, None)
 
     def _differentiate(
@@ -108,22 +108,20 @@ class Task:
     ) -> tuple[Tensor, State]:
         """Put the gradients in their places, which may be w's own; losses (K,) and new buffers."""
         own = {name: value.clone() for name, value in buffers.items()}  # BatchNorm writes its statistics in place
-        with torch.enable_grad():
-            # .data: autograd would refuse that places change, although a weight is read for the last time before that.
-            leaves = {name: view.requires_grad_() for name, view in self._views(w.data).items()}
-            logits, done = self._network(self._values(leaves, own), x, training=True, places=places)
-            loss, error = _cross_entropy(logits.detach(), y)
-            outputs, errors = [logits], [error]
-            if penalty is not None:
-                extra = penalty(self._seen(done), y)
-                loss = loss + extra.detach()
-                if extra.requires_grad:
-                    outputs, errors = [logits, extra], [error, torch.ones_like(extra)]
-            rest = torch.autograd.grad(outputs, list(leaves.values()), errors, allow_unused=True)
-        for name, value in zip(leaves, rest, strict=True):
-            if value is not None or name not in places.done:
-                places.add(name, value)
-        return loss, {name: value.detach() for name, value in own.items()}
+        logits, now, back = self._network(self._values(self._views(w.data), own), x, training=True, places=places)
+        loss, error = _cross_entropy(logits, y)
+        if penalty is not None:
+            features = self._seen(now).detach().requires_grad_()
+            with torch.enable_grad():
+                extra = penalty(features, y)
+            loss = loss + extra.detach()
+            if extra.requires_grad:
+                [now.to_features] = torch.autograd.grad(extra.sum(), features)
+        with torch.no_grad():
+            back(error)
+        for name in places.out.keys() - places.done:
+            places.add(name, None)
+        return loss, own
 
     @torch.no_grad()
     def logits(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
