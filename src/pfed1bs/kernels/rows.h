@@ -1,0 +1,159 @@
+/* Rows on threads: torch's own pool, a buffer that is kept, and the passes over one row. */
+
+/* Tasks 0 .. count - 1 on up to `threads` threads. */
+
+typedef void task(void *context, size_t worker, size_t number);
+typedef struct {
+    task *run;
+    void *context;
+    size_t count;
+    atomic_size_t next, workers;
+} queue;
+
+static void work(void *data) {
+    queue *q = data;
+    size_t worker = atomic_fetch_add(&q->workers, 1);
+    for (size_t i; (i = atomic_fetch_add(&q->next, 1)) < q->count;) q->run(q->context, worker, i);
+}
+
+static void parallel(size_t count, int threads, task *run, void *context) {
+    static void (*team)(void (*)(void *), void *, unsigned, unsigned);
+    queue q = {.run = run, .context = context, .count = count};
+    if (threads > 1 && count > 1 && !team) *(void **)&team = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    if (threads > 1 && count > 1 && team) team(work, &q, (unsigned)threads, 0);
+    else work(&q);
+}
+
+/* A padded buffer, kept for the next call: fresh pages cost as much as a transform. */
+
+static struct {
+    atomic_flag busy;
+    float *data;
+    size_t size;
+} kept = {ATOMIC_FLAG_INIT, NULL, 0};
+
+/* Only a wish: where it is not granted, small pages do the same more slowly. */
+static void advise(uintptr_t address, size_t size) {
+#ifdef MADV_HUGEPAGE
+    uintptr_t first = (address + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE, last = (address + size) / HUGEPAGE * HUGEPAGE;
+    if (first < last) madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)address, (void)size;
+#endif
+}
+
+static float *allocate(size_t size) {
+    size_t bytes = (size * sizeof(float) + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE;
+    float *data = aligned_alloc(HUGEPAGE, bytes);
+    if (data) advise((uintptr_t)data, bytes);
+    return data;
+}
+
+static float *borrow(size_t size) {
+    if (atomic_flag_test_and_set(&kept.busy)) return allocate(size);
+    if (kept.size < size) {
+        free(kept.data);
+        kept.data = allocate(size);
+        kept.size = kept.data ? size : 0;
+    }
+    if (!kept.data) atomic_flag_clear(&kept.busy);
+    return kept.data;
+}
+
+static void give_back(float *data) {
+    if (data == kept.data) atomic_flag_clear(&kept.busy);
+    else free(data);
+}
+
+/* One row in three parts: pieces that stay in the second-level cache, then columns through all of them. */
+
+typedef struct {
+    const job *job;
+    const float *src;
+    float *data, *dst;
+    int piece, high; /* levels of a piece, of the last pass */
+    size_t strip, stride, gap;
+} row;
+
+/* The lowest `levels` levels from `start`, depth first: eight parts, then the three levels between them. */
+static void rise(const row *r, size_t start, int levels) {
+    int above = levels - isa->block;
+    if (above <= 0) {
+        isa->low(r->job, r->src, r->data, start);
+        return;
+    }
+    int now = above < 3 ? above : 3;
+    size_t part = (size_t)1 << (levels - now);
+    for (size_t i = 0; i < (size_t)1 << now; i++) rise(r, start + i * part, levels - now);
+    isa->middle(r->data + start, part, now, 0, part);
+}
+
+static void row_low(void *context, size_t worker, size_t number) {
+    row r = *(const row *)context;
+    (void)worker;
+    r.data += number * r.gap;
+    rise(&r, number << r.piece, r.piece);
+}
+
+/* Rows of more than 2^(block + MIDDLE + HIGH) floats make one more pass over memory. */
+static void row_beyond(void *context, size_t worker, size_t number) {
+    const row *r = context;
+    (void)worker;
+    for (size_t start = 0; start >> r->job->log2 == 0; start += r->stride << HIGH)
+        isa->middle(r->data + start, r->stride, HIGH, number * r->strip, (number + 1) * r->strip);
+}
+
+static void row_high(void *context, size_t worker, size_t number) {
+    const row *r = context;
+    (void)worker;
+    isa->high(r->job, r->data, r->gap, r->dst, r->high, number * r->strip, (number + 1) * r->strip);
+}
+
+static void one_row(const job *j, size_t number, float *buffer, int threads) {
+    row r = {.job = j, .data = buffer};
+    bool forth = j->kind != LIFT;
+    r.src = j->src + number * (forth ? j->n : j->m);
+    r.dst = j->dst + number * (j->kind == PROJECT ? j->m : j->n);
+    if (j->kind == TRANSFORM) r.data = r.dst;
+    else r.gap = j->log2 <= isa->block + MIDDLE + HIGH ? GAP : 0;
+    int above = j->log2 > isa->block ? j->log2 - isa->block : 0, middle = above < MIDDLE + 3 ? above - 3 : MIDDLE;
+    while (middle > 0 && above - middle < HIGH && 1 << (above - middle) < 2 * threads && threads > 1) middle--;
+    r.high = above - (middle > 0 ? middle : 0);
+    r.piece = j->log2 - r.high;
+    parallel((size_t)1 << r.high, threads, row_low, &r);
+    size_t pieces = threads > 1 ? 4 * (size_t)threads : 1;
+    while (pieces & (pieces - 1)) pieces += pieces & -pieces;
+    r.stride = (size_t)1 << r.piece;
+    for (; r.high > HIGH; r.high -= HIGH, r.stride <<= HIGH) {
+        r.strip = r.stride / least(pieces, r.stride / tile_width(HIGH, r.stride));
+        parallel(r.stride / r.strip, threads, row_beyond, &r);
+    }
+    r.strip = r.stride / least(pieces, r.stride / tile_width(r.high, r.stride));
+    if (j->kind != TRANSFORM || r.high) parallel(r.stride / r.strip, threads, row_high, &r);
+}
+
+static size_t buffer_size(const job *j) { return ((size_t)1 << j->log2) + (GAP << HIGH); }
+
+typedef struct {
+    const job *job;
+    float *buffers;
+} batch;
+
+static void whole_row(void *context, size_t worker, size_t number) {
+    const batch *b = context;
+    one_row(b->job, number, b->buffers ? b->buffers + worker * buffer_size(b->job) : NULL, 1);
+}
+
+/* Rows that fit the second-level cache are shared out among the threads, what is left over and longer rows are cut. */
+static bool run(const job *j) {
+    size_t size = (size_t)1 << j->log2;
+    int threads = j->rows * size < SMALL ? 1 : j->threads;
+    bool shared = threads > 1 && size <= 1 << 19;
+    size_t whole = shared || threads == 1 ? j->rows - j->rows % (size_t)threads : 0;
+    batch b = {j, NULL};
+    if (j->kind != TRANSFORM && !(b.buffers = borrow(buffer_size(j) * (shared ? (size_t)threads : 1)))) return false;
+    parallel(whole, threads, whole_row, &b);
+    for (size_t i = whole; i < j->rows; i++) one_row(j, i, b.buffers, threads);
+    if (b.buffers) give_back(b.buffers);
+    return true;
+}

@@ -1,0 +1,86 @@
+/* The three passes over a row, with what the sketch adds to the first and the last, for the instruction set of isa.h. */
+
+/* dst = src times scale, with the sign changed where the bit is 0; bit 0 belongs to src[0]. */
+static TARGET void NAME(flip)(const float *src, float *dst, const uint8_t *bits, size_t count, float scale) {
+    size_t i = 0;
+    if (bits && scale == 1.0f)
+        for (; i + WIDTH <= count; i += WIDTH) STORE(dst + i, NEGATE(LOAD(src + i), NAME(bits)(bits, i)));
+    else if (bits)
+        for (; i + WIDTH <= count; i += WIDTH) STORE(dst + i, NEGATE(LOAD(src + i) * scale, NAME(bits)(bits, i)));
+    for (; i < count; i++) dst[i] = bits && !(bits[i / 8] >> (i % 8) & 1) ? -src[i] * scale : src[i] * scale;
+}
+
+/* The selected ones of the floats start .. start + width - 1, from place i of the selection; the place after them. */
+INLINE size_t NAME(select)(const job *j, const float *row, size_t start, size_t width, size_t i, float *dst) {
+#if WIDTH == 16
+    for (__mmask16 wanted = 0xFFFF; wanted == 0xFFFF && i < j->m; i += (size_t)__builtin_popcount(wanted)) {
+        __mmask16 valid = j->m - i < 16 ? (__mmask16)((1u << (j->m - i)) - 1) : 0xFFFF;
+        __m512i place = _mm512_sub_epi32(_mm512_maskz_loadu_epi32(valid, j->index + i), _mm512_set1_epi32((int)start));
+        wanted = _mm512_mask_cmplt_epu32_mask(valid, place, _mm512_set1_epi32((int)width));
+        __m512 found = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), wanted, place, row, sizeof(float));
+        _mm512_mask_storeu_ps(dst + i, wanted, _mm512_mul_ps(found, _mm512_set1_ps(j->scale)));
+    }
+#else
+    for (; i < j->m && (size_t)j->index[i] < start + width; i++) dst[i] = row[j->index[i] - start] * j->scale;
+#endif
+    return i;
+}
+
+/* The low levels of one block of a row: after D and padding, or scattering. */
+static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t start) {
+    ALIGNED float tile[1 << BLOCK];
+    int levels = j->log2 < BLOCK ? j->log2 : BLOCK;
+    size_t size = (size_t)1 << levels;
+    const float *from = tile;
+    if (j->kind == TRANSFORM) {
+        from = src + start;
+    } else if (j->kind == PROJECT) {
+        size_t valid = j->n <= start ? 0 : j->n - start < size ? j->n - start : size;
+        NAME(flip)(src + start, tile, j->signs ? j->signs + start / 8 : NULL, valid, 1.0f);
+        memset(tile + valid, 0, (size - valid) * sizeof(float));
+    } else {
+        memset(tile, 0, size * sizeof(float));
+        for (size_t i = lower_bound(j->index, j->m, start); i < j->m && (size_t)j->index[i] < start + size; i++)
+            tile[j->index[i] - start] = src[i];
+    }
+    NAME(block)(from, dst + start, tile, levels, j->kind == TRANSFORM && j->log2 == levels ? j->scale : 1.0f);
+}
+
+/* Columns first .. last - 1 of the 2^levels rows of `stride` floats, in place. */
+static TARGET void NAME(middle)(float *data, size_t stride, int levels, size_t first, size_t last) {
+    ALIGNED float tile[TILE];
+    size_t width = tile_width(levels, stride);
+    for (size_t c = first; c < last; c += width)
+        NAME(columns)(data + c, stride, data + c, stride, tile, levels, width, 1.0f, NULL);
+}
+
+/* Last pass over columns first .. last - 1: the high levels, and row selection, or D and truncation, and the scale.
+ * The rows of src have a gap of `gap` floats between them. */
+static TARGET void NAME(high)(const job *j, const float *src, size_t gap, float *dst, int levels, size_t first,
+                              size_t last) {
+    ALIGNED float tile[TILE];
+    size_t stride = (size_t)1 << (j->log2 - levels), width = tile_width(levels, stride), place[1 << HIGH];
+    if (j->kind == PROJECT)
+        for (size_t r = 0; r < (size_t)1 << levels; r++) place[r] = lower_bound(j->index, j->m, r * stride + first);
+    for (size_t c = first; c < last; c += width) {
+        const float *next = levels > 3 && c + width < last ? src + c + width : NULL;
+        if (j->kind == TRANSFORM) {
+            NAME(columns)(src + c, stride, dst + c, stride, tile, levels, width, j->scale, next);
+            continue;
+        }
+        if (levels) NAME(columns)(src + c, stride + gap, tile, width, tile, levels, width, 1.0f, next);
+        for (size_t r = 0; r < (size_t)1 << levels; r++) {
+            size_t start = r * stride + c;
+            const float *row = levels ? tile + r * width : src + c;
+            if (j->kind == PROJECT) {
+                place[r] = NAME(select)(j, row, start, width, place[r], dst);
+                __builtin_prefetch(j->index + place[r] + LINE, 0);
+                __builtin_prefetch(dst + place[r] + LINE, 1);
+            } else if (start < j->n) {
+                size_t valid = j->n - start < width ? j->n - start : width;
+                for (size_t l = 0; l < width && levels > 3; l += LINE) __builtin_prefetch(dst + start + 8 * stride + l, 1);
+                NAME(flip)(row, dst + start, j->signs ? j->signs + start / 8 : NULL, valid, j->scale);
+            }
+        }
+    }
+}
