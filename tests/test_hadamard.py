@@ -175,15 +175,15 @@ def test_other_dtypes_are_refused(dtype):
 
 
 @pytest.mark.parametrize(
-    "out, rule",
+    "out, got",
     [
-        (torch.zeros(2, 4), "shape"),
-        (torch.zeros(4, dtype=torch.float64), "dtype"),
-        (torch.zeros(4, device="meta"), "device"),
+        (torch.zeros(2, 4), r"\(2, 4\), torch.float32 and cpu"),
+        (torch.zeros(4, dtype=torch.float64), r"\(4,\), torch.float64 and cpu"),
+        (torch.zeros(4, device="meta"), r"\(4,\), torch.float32 and meta"),
     ],
 )
-def test_an_out_of_another_kind_is_refused(out, rule):
-    with pytest.raises(ValueError, match=f"out must have the {rule} of x"):
+def test_an_out_of_another_kind_is_refused(out, got):
+    with pytest.raises(ValueError, match=rf"out must have .* of x, \(4,\), torch.float32 and cpu, got {got}"):
         hadamard(torch.zeros(4), out=out)
 
 
