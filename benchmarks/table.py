@@ -66,6 +66,23 @@ def one(recipe, data, name, options, seed, device):
     }
 
 
+def written(path, recipe, device, rows):
+    """All runs so far, with what made them; a run per line."""
+    if not path:
+        return
+    git = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
+    facts = {
+        "command": "python " + " ".join(sys.argv),
+        "commit": git.stdout.strip(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "recipe": recipe,
+        "runs": rows,
+    }
+    Path(path).write_text(json.dumps(facts).replace('{"algorithm"', '\n{"algorithm"') + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
@@ -102,6 +119,7 @@ def main():
         for name, options in plans:
             rows.append(one(recipe, data, name, options, seed, device))
             print(json.dumps({key: v for key, v in rows[-1].items() if key != "curve"}), flush=True)
+            written(own.out, recipe, device, rows)
     print(f"{'method':44} {'personal':>16} {'global':>8} {'tuned':>8} {'MiB/round':>10} {'1/ratio':>8} {'s':>7}")
     for name, options in plans:
         mine = [row for row in rows if row["algorithm"] == name and row["options"] == options]
@@ -117,17 +135,6 @@ def main():
             f"{mine[0]['mib_per_round']:10.4f} {1 / ratio if ratio else 0:8.1f} {mean(r['seconds'] for r in mine):7.1f}"
         )
         print(f"{label:44} {spread:>16} {other[0]:>8} {other[1]:>8} {cost}")
-    if own.out:
-        git = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
-        facts = {
-            "command": "python " + " ".join(sys.argv),
-            "commit": git.stdout.strip(),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "recipe": recipe,
-        }
-        Path(own.out).write_text(json.dumps({**facts, "runs": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
