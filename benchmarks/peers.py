@@ -92,13 +92,26 @@ def vmap_grad(work: Work) -> Tensor:
     return average(list(values.values()))
 
 
-def written_step(weights: list[Tensor], x: Tensor, y: Tensor) -> None:
-    """One step of SGD in place, forward and backward written as batched products."""
+def written_gradient(weights: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden units, and the errors of both layers, by batched products written for this one model."""
     a, b, c, d = weights
     h = torch.baddbmm(b[:, None], x, a.mT).relu_()
     error = torch.baddbmm(d[:, None], h, c.mT).softmax(2)
     error.scatter_add_(2, y[..., None], -torch.ones_like(error[..., :1])).div_(x.shape[1])
-    back = torch.bmm(error, c) * (h > 0)
+    return h, error, torch.bmm(error, c) * (h > 0)
+
+
+def written_step(weights: list[Tensor], x: Tensor, y: Tensor) -> list[Tensor]:
+    """One step of SGD to new weights."""
+    h, error, back = written_gradient(weights, x, y)
+    grads = [torch.bmm(back.mT, x), back.sum(1), torch.bmm(error.mT, h), error.sum(1)]
+    return [weight - LR * gradient for weight, gradient in zip(weights, grads, strict=True)]
+
+
+def written_step_in_place(weights: list[Tensor], x: Tensor, y: Tensor) -> None:
+    """One step of SGD in which the products update the weights themselves: about the least there is to do."""
+    h, error, back = written_gradient(weights, x, y)
+    a, b, c, d = weights
     c.baddbmm_(error.mT, h, alpha=-LR)
     d.sub_(error.sum(1), alpha=LR)
     a.baddbmm_(back.mT, x, alpha=-LR)
@@ -106,10 +119,18 @@ def written_step(weights: list[Tensor], x: Tensor, y: Tensor) -> None:
 
 
 def by_hand(work: Work) -> Tensor:
-    """Batched products written for this one model, updating in place."""
+    """Batched products written for this one model."""
     weights = work.tensors()
     for x, y in work.batches():
-        written_step(weights, x, y)
+        weights = written_step(weights, x, y)
+    return average(weights)
+
+
+def by_hand_in_place(work: Work) -> Tensor:
+    """The same, updating in place."""
+    weights = work.tensors()
+    for x, y in work.batches():
+        written_step_in_place(weights, x, y)
     return average(weights)
 
 
@@ -117,7 +138,7 @@ def task_steps(work: Work) -> Tensor:
     """SGD steps of a Task."""
     w = work.stack()
     for x, y in work.batches():
-        w = work.task.descend(w, x, y, {}, LR)[0]
+        w = work.task.descend(w, x, y, {}, LR, out=w)[0]
     return w.mean(0)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from peers import LR, Work, by_hand, plain_loop, race, record, task_steps, vmap_grad
+from peers import LR, Work, by_hand, by_hand_in_place, plain_loop, race, record, task_steps, vmap_grad
 
 from pfed1bs.algorithms import make
 from pfed1bs.data import Federation
@@ -47,7 +47,8 @@ def main() -> None:
     results = []
     for batch in options.batch:
         work = Work(batch=batch)
-        ways = {way.__name__: partial(way, work) for way in (plain_loop, vmap_grad, by_hand, task_steps)}
+        peers = (plain_loop, vmap_grad, by_hand, by_hand_in_place, task_steps)
+        ways = {way.__name__: partial(way, work) for way in peers}
         expected = plain_loop(work)
         for name, way in ways.items():
             error = float((way() - expected).abs().max())
@@ -56,7 +57,7 @@ def main() -> None:
         seconds = race(ways, options.repeats)
         best = {name: min(values) for name, values in seconds.items()}
         print(f"\nbatch {batch}: {work.clients} clients x {work.steps} steps, {options.threads} threads")
-        print(f"{'':14}{'client-steps/s':>15}{'(median)':>10}{'x plain loop':>14}{'(median)':>10}")
+        print(f"{'':18}{'client-steps/s':>15}{'(median)':>10}{'x plain loop':>14}{'(median)':>10}")
         for name, values in seconds.items():
             middle = statistics.median(values)
             row = {
@@ -69,7 +70,7 @@ def main() -> None:
             }
             results.append(row)
             numbers = list(row.values())[2:]
-            print(f"{name:14}{numbers[0]:15.0f}{numbers[1]:10.0f}{numbers[2]:14.2f}{numbers[3]:10.2f}")
+            print(f"{name:18}{numbers[0]:15.0f}{numbers[1]:10.0f}{numbers[2]:14.2f}{numbers[3]:10.2f}")
     record(options.out, " ".join(["python", *sys.argv]), results)
 
 

@@ -10,7 +10,7 @@ import statistics
 import sys
 
 import torch
-from peers import LR, Work, race, record, vmap_gradient, written_step
+from peers import LR, Work, race, record, vmap_gradient, written_step, written_step_in_place
 
 from pfed1bs.algorithm import Cohort
 from pfed1bs.algorithms import make
@@ -56,19 +56,25 @@ def main() -> None:
     def by_hand() -> None:
         weights = work.tensors()
         for x, y in batches():
-            written_step(weights, x, y)
+            weights = written_step(weights, x, y)
+
+    def in_place() -> None:
+        weights = work.tensors()
+        for x, y in batches():
+            written_step_in_place(weights, x, y)
 
     w = work.stack()
     ways = {
         "vmap(grad)": by_vmap,
         "by hand": by_hand,
+        "by hand in place": in_place,
         "local": lambda: methods["local"].local({"w": w}, {}, cohort, batches),
         "pfed1bs": lambda: methods["pfed1bs"].local({"w": w}, {"consensus": consensus}, cohort, batches),
     }
     seconds = race(ways, options.repeats)
     best = {name: min(values) for name, values in seconds.items()}
     print(f"batch {options.batch}, {work.clients} clients, {options.threads} threads, {kernel()} transform")
-    print(f"{'':12}{'ms per step':>12}{'(median)':>10}{'x vmap(grad)':>14}{'x by hand':>11}")
+    print(f"{'':18}{'ms per step':>12}{'(median)':>10}{'x vmap(grad)':>14}{'x by hand':>11}")
     results = []
     for name, values in seconds.items():
         row = {
@@ -80,7 +86,7 @@ def main() -> None:
         }
         results.append(row)
         numbers = list(row.values())[1:]
-        print(f"{name:12}{numbers[0]:12.2f}{numbers[1]:10.2f}{numbers[2]:14.2f}{numbers[3]:11.2f}")
+        print(f"{name:18}{numbers[0]:12.2f}{numbers[1]:10.2f}{numbers[2]:14.2f}{numbers[3]:11.2f}")
     record(options.out, " ".join(["python", *sys.argv]), {"kernel": kernel(), "ways": results})
 
 
