@@ -6,14 +6,13 @@ import sys
 from pathlib import Path
 from statistics import mean, stdev
 
-from pfed1bs import costs, report
+from pfed1bs import costs, methods, report
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.cli import HELP, shown
 from pfed1bs.config import UserError, flag_parser, load
 from pfed1bs.data import show
 from pfed1bs.environment import environment
 from pfed1bs.extras import need
-from pfed1bs.methods import table as methods_table
 from pfed1bs.runs import Run, federation, folder_of
 
 
@@ -78,18 +77,20 @@ def data_command(words: list[str]) -> None:
 
 
 def list_command(words: list[str]) -> None:
-    """`pfed1bs list`: methods and what they send for the model of a recipe."""
+    """`pfed1bs list`: methods, what they send for the model of a recipe, and what they can do."""
     own, recipe, flags = _split(words, "list", ("--json",))
-    rows = methods_table(load(recipe, flags, "list"))
+    rows = methods.table(load(recipe, flags, "list"))
     if own.json:
-        shown(rows)
+        shown([row.facts() for row in rows])
         return
-    table = need("rich.table", "cli").Table(title="Methods, and the bits of one client in one round")
-    for column in rows[0]:
-        table.add_column(column, justify="right" if column in ("up", "down") else "left")
-    for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
-    _print(table)
+    for sheet in (methods.sent(rows), methods.capabilities(rows)):
+        table = need("rich.table", "cli").Table(title=sheet.title, box=need("rich.box", "cli").SIMPLE_HEAD)
+        for column in sheet.columns:
+            short = column.replace(" up", "\nup").replace(" down", "\ndown")
+            table.add_column(short, justify="right" if column.startswith("bits") else "left")
+        for line in sheet.lines:
+            table.add_row(*line)
+        _print(table)
 
 
 def costs_command(words: list[str]) -> None:
