@@ -55,7 +55,8 @@ INLINE uint16_t NAME(bits)(const uint8_t *bits, size_t i) {
 /* The sign of x changed where the bit is 0, and sum + weight where it is 1. */
 #if WIDTH == 16
 #define NEGATE(x, word) ((VEC)_mm512_mask_xor_ps(x, (__mmask16)~(word), x, _mm512_set1_ps(-0.0f)))
-#define ADD(sum, word, weight) ((INTS)_mm512_mask_add_epi32((__m512i)(sum), word, (__m512i)(sum), _mm512_set1_epi32(weight)))
+#define ADD(sum, word, weight) \
+    ((INTS)_mm512_mask_add_epi32((__m512i)(sum), word, (__m512i)(sum), _mm512_set1_epi32(weight)))
 #else
 #define MASK(word) ((((INTS){0} + (word)) & (INTS){EACH(BIT, 1)}) != 0)
 #define NEGATE(x, word) ((VEC)((INTS)(x) ^ (~MASK(word) & INT32_MIN)))
@@ -63,13 +64,12 @@ INLINE uint16_t NAME(bits)(const uint8_t *bits, size_t i) {
 #endif
 
 #include "transform.h"
-
 #include "sketch.h"
-
 #include "bits.h"
 
-static const kernels NAME(kernels) = {QUOTE(ISA),   BLOCK,      NAME(low),    NAME(middle),
-                                      NAME(high), NAME(pack), NAME(unpack), NAME(sums), NAME(compare)};
+static const kernels NAME(kernels) = {
+    QUOTE(ISA), BLOCK, NAME(low), NAME(middle), NAME(high), NAME(pack), NAME(unpack), NAME(sums), NAME(compare),
+};
 
 #undef VEC
 #undef INTS

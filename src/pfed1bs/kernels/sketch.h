@@ -1,4 +1,4 @@
-/* The three passes over a row, with what the sketch adds to the first and the last, for the instruction set of isa.h. */
+/* The passes over a row, with what the sketch adds to the first and the last, for the instruction set of isa.h. */
 
 /* dst = src times scale, with the sign changed where the bit is 0; bit 0 belongs to src[0]. */
 static TARGET void NAME(flip)(const float *src, float *dst, const uint8_t *bits, size_t count, float scale) {
@@ -35,7 +35,7 @@ static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t 
     if (j->kind == TRANSFORM) {
         from = src + start;
     } else if (j->kind == PROJECT) {
-        size_t valid = j->n <= start ? 0 : j->n - start < size ? j->n - start : size;
+        size_t valid = j->n <= start ? 0 : least(j->n - start, size);
         NAME(flip)(src + start, tile, j->signs ? j->signs + start / 8 : NULL, valid, 1.0f);
         memset(tile + valid, 0, (size - valid) * sizeof(float));
     } else {
@@ -77,9 +77,10 @@ static TARGET void NAME(high)(const job *j, const float *src, size_t gap, float 
                 __builtin_prefetch(j->index + place[r] + LINE, 0);
                 __builtin_prefetch(dst + place[r] + LINE, 1);
             } else if (start < j->n) {
-                size_t valid = j->n - start < width ? j->n - start : width;
-                for (size_t l = 0; l < width && levels > 3; l += LINE) __builtin_prefetch(dst + start + 8 * stride + l, 1);
-                NAME(flip)(row, dst + start, j->signs ? j->signs + start / 8 : NULL, valid, j->scale);
+                const float *soon = dst + start + 8 * stride;
+                for (size_t i = 0; i < width && levels > 3; i += LINE) __builtin_prefetch(soon + i, 1);
+                const uint8_t *bits = j->signs ? j->signs + start / 8 : NULL;
+                NAME(flip)(row, dst + start, bits, least(j->n - start, width), j->scale);
             }
         }
     }
