@@ -2,11 +2,15 @@ from math import inf
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfed1bs.algorithm import Cohort
-from pfed1bs.compressors import QSGD, Compressor, Eden, ZSign
+from pfed1bs.compressors import QSGD, Binary, Compressor, Eden, OneBitCS, ZSign
+from pfed1bs.compressors.onebitcs import biht, top
 from pfed1bs.hadamard import matrix
+from pfed1bs.sketch import srht
+from pfed1bs.task import Task
+from pfed1bs.votes import sign
 from pfed1bs.wire import decode, encode
 
 
@@ -168,3 +172,55 @@ def test_qsgd_sends_a_sign_and_the_level_in_fixed_length(levels, bits):
 def test_qsgd_refuses_levels_and_buckets_that_are_none(levels, bucket):
     with pytest.raises(ValueError, match="algorithm.(levels|bucket)"):
         QSGD(10, levels, bucket)
+
+
+def test_top_keeps_the_largest_magnitudes_where_they_are():
+    assert top(torch.tensor([[1.0, -4, 3, 0], [0, 2, -1, 1.5]]), 2).tolist() == [[0, -4, 3, 0], [0, 2, 0, 1.5]]
+
+
+def test_biht_finds_what_a_client_kept_at_twenty_measurements_each():
+    n, m, kappa = 1 << 14, (1 << 14) // 10, (1 << 14) // 200
+    cosines = []
+    for seed in range(6):
+        x = top(torch.randn(n, generator=torch.Generator().manual_seed(seed)), kappa)
+        sketch = srht(n, m, seed)
+        estimate = biht(sketch, sign(sketch.forward(x)), kappa, 30)
+        assert float(estimate.norm()) == pytest.approx(1, abs=1e-5) and int((estimate != 0).sum()) == kappa
+        cosines.append(float(estimate @ x / x.norm()))
+    assert sum(cosines) / 6 >= 0.99
+
+
+def test_biht_stops_when_all_signs_are_right_and_ignores_zeros():
+    sketch = srht(64, 32, 0)
+    x = torch.zeros(64)
+    x[5] = -1.0
+    y = sign(sketch.forward(x))
+    assert torch.equal(biht(sketch, y, 1, 0), x) and torch.equal(biht(sketch, y, 1, 1000), x)
+    y[::2] = 0
+    assert torch.equal(biht(sketch, y, 1, 10), x)
+    assert torch.equal(biht(sketch, torch.zeros(32), 3, 10), torch.zeros(64))
+
+
+def test_one_bit_sensing_sends_the_norm_only_if_asked():
+    assert {name: codec.size for name, codec in OneBitCS(203_530, 20_353, 1017, 0).layout.items()} == {
+        "signs": 2545,
+        "norm": 4,
+    }
+    assert list(OneBitCS(100, 10, 3, 0, norm=False).layout) == ["signs"]
+
+
+def test_one_bit_sensing_brings_back_the_kept_part_of_an_update():
+    x = top(torch.randn(4096, generator=torch.Generator().manual_seed(1)), 20)
+    code = OneBitCS(4096, 1000, 20, seed=0)
+    assert error(through(code, x), x) < 0.02
+    assert error(through(OneBitCS(4096, 1000, 20, seed=0, norm=False), x), x / x.norm()) < 0.02
+    assert torch.equal(through(code, torch.zeros(4096)), torch.zeros(4096))
+
+
+def test_binary_updates_come_back_exactly():
+    task = Task(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1, bias=False)))
+    x = torch.tensor([0.5, -0.5, 0.5, 0.5, -0.5, -0.5, 0.125, -7, 0.25, -0.25])
+    code = Binary(task.parts)
+    assert torch.equal(through(code, x), x)
+    assert {name: codec.size for name, codec in code.layout.items()} == {"signs": 1, "scales": 8, "plain": 8}
+    assert list(Binary(Task(nn.Linear(3, 2, bias=False)).parts).layout) == ["signs", "scales"]

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pfed1bs.rng import stream
+from pfed1bs.rng import MASK, stream, words
 from pfed1bs.task import Task
 from pfed1bs.wire import Kind, Layout, Message
 
@@ -36,9 +38,13 @@ class Cohort:
         return self.weights if weights == "samples" else torch.ones_like(self.weights) / len(self.ids)
 
     def uniform(self, name: str, *shape: int) -> Tensor:
-        """(S, *shape) numbers in [0, 1) on the CPU; row i from client ids[i]'s own stream."""
-        streams = (stream(self.seed, name, int(client), self.round) for client in self.ids)
-        return torch.stack([torch.rand(shape, generator=generator) for generator in streams])
+        """(S, *shape) numbers in [0, 1), multiples of 2^-24, on the CPU; row i from client ids[i]'s own stream."""
+        drawn = torch.empty(len(self.ids), prod(shape))
+        for row, client in zip(drawn, self.ids.tolist(), strict=True):
+            own = stream(self.seed, name, client, self.round).initial_seed() & MASK
+            halves = words(own, (len(row) + 1) // 2).view(np.int32)[: len(row)]
+            row.copy_(torch.from_numpy(halves >> 8 & 0xFFFFFF)).mul_(2**-24)
+        return drawn.view(-1, *shape)
 
     def rows(self, at: Tensor | slice) -> "Cohort":
         """The same round for some of its clients."""

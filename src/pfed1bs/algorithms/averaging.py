@@ -1,7 +1,7 @@
 """What all methods with one averaged model share: float32 weights down, compressed updates up."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -69,17 +69,25 @@ class Averaging(Shared):
         return stack(received["w"], count), {**buffers_of(clients), **shared}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
-        """The weighted mean, summed in float64 by ascending id."""
-        shares = self.shares(cohort)
-        total = torch.zeros(self.task.n, dtype=torch.float64, device=server["w"].device)
+        """The mean update, and the mean statistics where they are shared."""
         means = {name: torch.zeros_like(server[name], dtype=torch.float64) for name in self.statistics}
-        for i, message in enumerate(received):
-            share = float(shares[i])
-            total += share * self.compressor.decompress(message, cohort.rows(slice(i, i + 1))).to(total)
-            for name in means:
-                means[name] += share * message[name].to(total)
+
+        def heard() -> Iterator[Message]:
+            for share, message in zip(self.shares(cohort).tolist(), received, strict=True):
+                for name in means:
+                    means[name] += share * message[name].to(means[name])
+                yield message
+
+        update = self.mean(heard(), cohort)
         averaged = {name: mean.float() for name, mean in means.items()}
-        return {**server, "w": (server["w"] + self.server_lr * total).float(), **averaged}
+        return {**server, "w": (server["w"] + self.server_lr * update).float(), **averaged}
+
+    def mean(self, received: Iterable[Message], cohort: Cohort) -> Tensor:
+        """sum_k p_k decode_k, summed in float64 by ascending id."""
+        total = torch.zeros(self.task.n, dtype=torch.float64)
+        for i, (share, message) in enumerate(zip(self.shares(cohort).tolist(), received, strict=True)):
+            total += share * self.compressor.decompress(message, cohort.rows(slice(i, i + 1))).to(total)
+        return total
 
     def shares(self, cohort: Cohort) -> Tensor:
         """p_k of the clients of a round (S,), which sum to 1."""

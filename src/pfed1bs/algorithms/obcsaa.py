@@ -1,0 +1,54 @@
+"""OBCSAA: one-bit compressed sensing of updates, solved once for their mean (Fan et al., IEEE TWC 2022)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithm import Cohort
+from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.algorithms.pfed1bs import sketch_size
+from pfed1bs.compressors.onebitcs import OneBitCS, biht
+from pfed1bs.votes import sign, unpack
+from pfed1bs.wire import Message
+
+
+@dataclass(frozen=True)
+class OBCSAA(Averaging):
+    """Clients send signs of a sketch of their kappa largest changes; the server solves once for all of them together.
+
+    The channel of the paper is left out, the projection is ours, and the norm of what clients kept is sent too, 32 bits
+    that the paper does not have: without (norm = false) the step has length server_lr. Nothing remembers what is cut.
+    """
+
+    ratio: float = 0.1  # m / n: measurements per weight
+    sparsity: float = 0.005  # kappa / n: coordinates that a client keeps; above m / 20 reconstruction fails
+    votes: Literal["hard", "soft"] = "hard"  # what is solved for: the majority of the signs, or their mean
+    support: Literal["union", "client"] = "union"  # how many coordinates may move: kappa times clients, or kappa
+    iterations: int = 30  # of the reconstruction (BIHT), at most
+    norm: bool = True  # whether clients send the norm of what they kept
+
+    paper: ClassVar[str] = "Fan et al., IEEE TWC 2022"
+
+    @cached_property
+    def compressor(self) -> OneBitCS:
+        """One bit per measurement."""
+        kappa = max(1, int(self.sparsity * self.task.n))
+        m = sketch_size(self.task.n, self.ratio)
+        return OneBitCS(self.task.n, m, kappa, self.seed, self.norm, self.iterations)
+
+    def mean(self, received: Iterable[Message], cohort: Cohort) -> Tensor:
+        """The direction that explains the mean of the signs best, times the mean norm."""
+        code = self.compressor
+        signs, length = torch.zeros(code.m, dtype=torch.float64), 0.0 if self.norm else 1.0
+        for share, message in zip(self.shares(cohort).tolist(), received, strict=True):
+            if self.norm and not message["norm"]:
+                continue  # a client that did not move has nothing to say
+            signs += share * unpack(message["signs"], code.m)
+            length += share * float(message["norm"]) if self.norm else 0
+        y = signs.float() if self.votes == "soft" else sign(signs.float()) * (signs != 0)
+        support = min(len(cohort.ids) * code.kappa, code.n) if self.support == "union" else code.kappa
+        return length * biht(code.sketch, y, support, self.iterations)
