@@ -89,8 +89,8 @@ def table(config: Config) -> list[Row]:
     task = Task(build(config.model.name, dataset.shape, dataset.num_classes), bn=config.model.bn)
     rule, _, number = config.data.partition.partition(":")
     own = int(number) if rule == "labels" else dataset.num_classes
-    plans = {name: config.with_method(name, config.seed).algorithm for name in REGISTRY}
-    return rows(task, own, {name: {k: v for k, v in plan.items() if k != "name"} for name, plan in plans.items()})
+    chosen = {key: value for key, value in config.algorithm.items() if key != "name"}
+    return rows(task, own, {**config.options, config.method: chosen})
 
 
 def rows(task: Task, own: int, options: dict[str, Options] | None = None) -> list[Row]:
