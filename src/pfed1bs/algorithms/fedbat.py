@@ -71,7 +71,8 @@ class FedBAT(Averaging):
         """Bin(u, alpha): +alpha with probability (u / alpha + 1) / 2, cut to 0 .. 1, else -alpha; the rest as it is."""
         for k, own in enumerate(u):  # one client after the other: its weights fit the cache
             drawn = cohort.rows(slice(k, k + 1)).uniform(name, len(own))[0].to(u.device)
-            out[k] = own
+            for part in self.compressor.plain:
+                out[k, part] = own[part]
             for i, part in enumerate(self.compressor.weights):
                 above = torch.addcmul(own[part] + alpha[k, i], drawn[part], alpha[k, i], value=-2)  # u / alpha > 2r - 1
                 torch.copysign(alpha[k, i], above, out=out[k, part])
@@ -85,6 +86,6 @@ class FedBAT(Averaging):
         for k in range(len(u)):
             for i, part in enumerate(self.compressor.weights):
                 slope[k, i] = (grad[k, part] * update[k, part]).sum()
-                grad[k, part] *= u[k, part].abs() <= alpha[k, i]
+                grad[k, part] *= u[k, part].abs().le_(alpha[k, i])  # in place: 1 and 0 as float32
                 slope[k, i] -= (grad[k, part] * u[k, part]).sum()
         return slope / alpha

@@ -26,36 +26,39 @@ class Binary:
         return [part.slice for part in self.parts if part.kind == "weight"]
 
     @cached_property
-    def binary(self) -> Tensor:
-        """Which of the n values belong to them, (n,)."""
-        mask = torch.zeros(self.parts[-1].slice.stop, dtype=torch.bool)
-        for part in self.weights:
-            mask[part] = True
-        return mask
+    def plain(self) -> list[slice]:
+        """The other scalars."""
+        return [part.slice for part in self.parts if part.kind != "weight"]
 
     @property
     def layout(self) -> Layout:
         """Signs, one magnitude per tensor, and the plain values of a model that has such."""
-        count, plain = int(self.binary.sum()), int((~self.binary).sum())
-        binary: Layout = {"signs": Signs(count), "scales": Floats((len(self.weights),))}
-        return {**binary, "plain": Floats((plain,))} if plain else binary
+        fields: Layout = {"signs": Signs(_total(self.weights)), "scales": Floats((len(self.weights),))}
+        return {**fields, "plain": Floats((_total(self.plain),))} if self.plain else fields
 
     def compress(self, update: Tensor, cohort: Cohort) -> Message:
         """Signs and magnitudes of (S, n) binary updates."""
-        binary = self.binary.to(update.device)
-        message = {
-            "signs": sign(torch.cat([update[:, part] for part in self.weights], 1)),
-            "scales": torch.stack([update[:, part.start].abs() for part in self.weights], 1),
-            "plain": update[:, ~binary],
-        }
-        return {name: message[name] for name in self.layout}
+        signs = torch.cat([sign(update[:, part]) for part in self.weights], 1)
+        scales = torch.stack([update[:, part.start].abs() for part in self.weights], 1)
+        plain = {"plain": torch.cat([update[:, part] for part in self.plain], 1)} if self.plain else {}
+        return {"signs": signs, "scales": scales, **plain}
 
     def decompress(self, message: Message, cohort: Cohort) -> Tensor:
         """The same update again."""
-        scales, binary = message["scales"], self.binary.to(message["scales"].device)
-        sizes = torch.tensor([part.stop - part.start for part in self.weights], device=scales.device)
-        update = torch.empty(len(binary), device=scales.device)
-        update[binary] = scales.repeat_interleave(sizes) * unpack(message["signs"], int(binary.sum()))
-        if "plain" in message:
-            update[~binary] = message["plain"]
+        update = torch.empty(self.parts[-1].slice.stop, device=message["scales"].device)
+        signs = unpack(message["signs"], _total(self.weights))
+        for part, scale, bits in zip(self.weights, message["scales"], _pieces(signs, self.weights), strict=True):
+            torch.mul(scale, bits, out=update[part])
+        if self.plain:
+            for part, values in zip(self.plain, _pieces(message["plain"], self.plain), strict=True):
+                update[part] = values
         return update
+
+
+def _total(parts: list[slice]) -> int:
+    return sum(part.stop - part.start for part in parts)
+
+
+def _pieces(x: Tensor, parts: list[slice]) -> tuple[Tensor, ...]:
+    """Neighbouring pieces of x with the lengths of the parts."""
+    return tuple(torch.split(x, [part.stop - part.start for part in parts]))
