@@ -9,6 +9,7 @@ from pfed1bs.task import Task
 
 REGISTRY = {  # name on the command line: module and class
     "pfed1bs": "pfed1bs:PFed1BS",
+    "pfed1bs-delta": "pfed1bs_delta:PFed1BSDelta",
     "local": "local:Local",
     "fedavg": "fedavg:FedAvg",
     "fedavg-ft": "fedavg:FedAvgFT",
@@ -21,13 +22,13 @@ REGISTRY = {  # name on the command line: module and class
     "ef-sign": "ef_sign:EFSign",
     "stc": "stc:STC",
     "fedpaq": "fedpaq:FedPAQ",
-    "fedprox": "fedprox:FedProx",
     "ditto": "ditto:Ditto",
-    "apfl": "apfl:APFL",
     "pfedme": "pfedme:PFedMe",
-    "perfedavg": "perfedavg:PerFedAvg",
+    "fedprox": "fedprox:FedProx",
     "fedper": "fedper:FedPer",
     "fedrep": "fedrep:FedRep",
+    "perfedavg": "perfedavg:PerFedAvg",
+    "apfl": "apfl:APFL",
     "fedproto": "fedproto:FedProto",
     "dispfl": "dispfl:DisPFL",
 }
