@@ -62,8 +62,10 @@ def test_sparse_writes_magnitude_then_gaps_with_signs():
     codec = Sparse(8, 2)  # p = 1/4: one low bit and the sign
     assert codec.low == 2
     x = torch.tensor([0, 0, 0.5, 0, 0, 0, 0, -0.5])
-    # gap 2, positive: 4 -> 1 0 0 0; gap 4, negative: 9 -> 1 1 0 1 0; seven ones fill up
-    assert codec.encode(x) == b"\x00\x00\x00\x3f" + bytes([0b10110001, 0b11111110])
+    # Place 2 is visited at time 10 mod 8 = 2, place 7 at 35 mod 8 = 3.
+    # Gap 2, positive: 4 -> 1 0 0 0; gap 0, negative: 1 -> 0 1 0; a one fills up.
+    assert codec.stride == 5
+    assert codec.encode(x) == b"\x00\x00\x00\x3f" + bytes([0b10100001])
     assert torch.equal(codec.decode(codec.encode(x)), x)
 
 
@@ -133,3 +135,18 @@ def test_sparse_refuses_vectors_that_are_not_ternary(x, rule):
 def test_fields_without_values_are_refused(build):
     with pytest.raises(ValueError, match="needs at least one|must be in"):
         build()
+
+
+@pytest.mark.parametrize("step", [1, 2, 9, 256, 784])
+@pytest.mark.parametrize("n", [203_530, 280_074])
+def test_neighbours_and_columns_take_the_bits_of_positions_at_random(n, step):
+    count = -(-n // 400)
+    x = torch.zeros(n)
+    x[torch.arange(count) * step % n] = 0.25
+    assert 8 * len(Sparse(n, count).encode(x)) == pytest.approx(count * 11.11 + 32, rel=0.03)
+
+
+@given(st.integers(1, 10_000))
+def test_every_place_is_visited_once(n):
+    stride = Sparse(n, 1).stride
+    assert len({place * stride % n for place in range(n)}) == n

@@ -1,7 +1,7 @@
 """The lossless codecs of message fields."""
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 import torch
@@ -106,6 +106,7 @@ class Levels:
 class Sparse:
     """At most `count` of n values are not 0 but +-magnitude: that number, then positions and signs in Golomb code.
 
+    Place p is visited at time p stride mod n: neighbours, which tend to be large together, would make gaps uneven.
     The code of each is that of 2 gap + (1 if it is negative), where gap counts the zeros since the one before.
     """
 
@@ -126,6 +127,11 @@ class Sparse:
         """It varies."""
 
     @property
+    def stride(self) -> int:
+        """The first number from round(0.618 n) on that has no factor in common with n."""
+        return next(step for step in range(max(1, round(0.618 * self.n)), self.n + 2) if gcd(step, self.n) == 1)
+
+    @property
     def low(self) -> int:
         """Bits of a gap, with its sign, that do not depend on its length."""
         return golomb.exponent(self.count / self.n) + 1
@@ -139,13 +145,15 @@ class Sparse:
         """Bytes of (n,) values that are 0 or +-magnitude in float32."""
         values = x.detach().cpu().numpy()
         positions = np.flatnonzero(values)
-        kept = values[positions]
+        visits = positions * self.stride % self.n
+        order = np.argsort(visits)
+        kept, visits = values[positions[order]], visits[order]
         magnitude = np.abs(kept[:1]) if len(kept) else np.zeros(1, np.float32)
         if len(kept) > self.count:
             raise ValueError(f"at most {self.count} values may differ from 0, got {len(kept)}; keep the largest")
         if x.dtype != torch.float32 or not np.isfinite(magnitude).all() or (np.abs(kept) != magnitude).any():
             raise ValueError("values must be 0 or +-magnitude, one finite float32 number for all")
-        codes = 2 * (np.diff(positions, prepend=-1) - 1) + (kept < 0)
+        codes = 2 * (np.diff(visits, prepend=-1) - 1) + (kept < 0)
         return magnitude.astype("<f4").tobytes() + golomb.encode(codes, self.low)
 
     def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
@@ -154,11 +162,12 @@ class Sparse:
             raise ValueError(f"{self.count} of {self.n} values are 4 to {self.longest} bytes, got {len(data)}")
         magnitude = Floats((1,)).decode(data[:4])
         codes = golomb.decode(data[4:], self.low)
-        positions = np.cumsum((codes >> 1) + 1) - 1
-        if len(codes) > self.count or (len(codes) and positions[-1] >= self.n):
+        visits = np.cumsum((codes >> 1) + 1) - 1
+        if len(codes) > self.count or (len(codes) and visits[-1] >= self.n):
             raise ValueError(f"more than {self.count} values, or one beyond the last of {self.n}")
         if not magnitude > 0 if len(codes) else any(data[:4]):
             raise ValueError("the magnitude must be above 0 if there are values, and 0 if there are none")
         values = torch.zeros(self.n)
-        values[torch.from_numpy(positions)] = magnitude * torch.from_numpy(1 - 2 * (codes & 1)).float()
+        positions = torch.from_numpy(visits * pow(self.stride, -1, self.n) % self.n)
+        values[positions] = magnitude * torch.from_numpy(1 - 2 * (codes & 1)).float()
         return values
