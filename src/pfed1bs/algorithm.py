@@ -153,6 +153,17 @@ def stack(w: Tensor, clients: int) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Walk:
+    """Weights (S, n) on their way, with what they have gathered."""
+
+    w: Tensor
+    velocity: Tensor | None
+    buffers: State
+    loss: Tensor  # (S,) of the last step
+    own: bool = False  # whether the memory of w belongs to the walk and may be written over
+
+
+@dataclass(frozen=True)
 class Descent:
     """Plain SGD with ridge mu and heavy-ball momentum on stacked weights."""
 
@@ -170,10 +181,19 @@ class Descent:
             velocity = grad
         return torch.add(w, grad, alpha=-self.lr), velocity
 
+    def advance(self, walk: Walk, x: Tensor, y: Tensor, pull: Tensor | None = None, lam: float = 0.0) -> Walk:
+        """The walk after a step along grad + lam pull + mu w; weights in memory of its own are written over."""
+        if self.momentum:
+            grad, loss, buffers = self.task.gradient(walk.w, x, y, walk.buffers)
+            grad = grad if pull is None else torch.add(grad, pull, alpha=lam)
+            return Walk(*self.step(walk.w, grad, walk.velocity), buffers, loss, own=True)
+        room = walk.w if walk.own else None
+        w, loss, buffers = self.task.descend(walk.w, x, y, walk.buffers, self.lr, self.mu, out=room)
+        return Walk(w if pull is None else w.add_(pull, alpha=-self.lr * lam), None, buffers, loss, own=True)
+
     def run(self, w: Tensor, buffers: State, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, State, Tensor]:
         """Weights and buffers after the batches, and the last loss (S,); momentum starts from rest."""
-        velocity, loss = None, torch.zeros(len(w))
+        walk = Walk(w, None, buffers, torch.zeros(len(w)))
         for x, y in batches:
-            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
-            w, velocity = self.step(w, grad, velocity)
-        return w, buffers, loss
+            walk = self.advance(walk, x, y)
+        return walk.w, walk.buffers, walk.loss

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from time import perf_counter
 
 import torch
@@ -9,9 +10,12 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State
 from pfed1bs.data import Federation
-from pfed1bs.exchange import Traffic, hear, listen, moved, pieces, remember, replaced, rows, say, tell, traffic
+from pfed1bs.exchange import News, Traffic, hear, listen, moved, pieces, remember, replaced, rows, say, tell, traffic
 from pfed1bs.rng import stream
 from pfed1bs.wire import Message
+from pfed1bs.workers import spread
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,39 @@ class Round:
     seconds: float
     progress: Progress
     known: Message = field(default_factory=dict)  # what the server held of an uplink's fields before it came
+
+
+@dataclass(frozen=True)
+class Work:
+    """What some clients have done in a round."""
+
+    ids: Tensor
+    state: State
+    log: State
+    messages: list[bytes]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A round as its clients see it; called with the places of some of them in the cohort, it does their work."""
+
+    algorithm: Algorithm
+    data: Federation
+    clients: State
+    news: list[list[News]]
+    cohort: Cohort
+    steps: int
+    batch: int
+
+    def __call__(self, at: Tensor) -> Work:
+        """Hear, train, speak."""
+        algorithm, some = self.algorithm, self.cohort.rows(at)
+        mine, received = hear(algorithm, rows(self.clients, some.ids), [self.news[i] for i in at])
+        batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
+        mine, said = algorithm.local(mine, received, some, batches)
+        mine, log = split_log(mine)
+        check(mine, log, some)
+        return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
 
 
 class Diverged(RuntimeError):
@@ -70,24 +107,25 @@ def simulate(
         cohort = draw(seed, t, data.sizes, now.seen, sampled)
         active = cohort if algorithm.trains == "sampled" else everyone(cohort, data.sizes, now.seen)
         news = tell(algorithm, now.server, now.history, active)
-        state, log, uplinks = now.clients, list[State](), dict[int, bytes]()
-        for at in pieces(len(active.ids), chunk):
-            some = active.rows(at)
-            mine, received = hear(algorithm, rows(state, some.ids), [news[i] for i in at])
-            mine, said = algorithm.local(mine, received, some, data.batches(some.ids, t, seed, steps, batch))
-            mine, own = split_log(mine)
-            check(mine, own, some)
-            log.append(own)
-            state = replaced(state, some.ids, mine)
-            messages = say(algorithm, said, some, algorithm.known(mine, "up", t))
-            uplinks.update(zip(some.ids.tolist(), messages, strict=False))
+        turn = Turn(algorithm, data, now.clients, news, active, steps, batch)
+        done = spread(turn, pieces(len(active.ids), share(len(active.ids), chunk, device)))
+        ids = torch.cat([part.ids for part in done])
+        state = replaced(now.clients, ids, joined([part.state for part in done]))
+        uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
         sent = [uplinks[client] for client in cohort.ids.tolist() if client in uplinks]
         known = algorithm.known(now.server, "up", t)
         server, shared = split_log(algorithm.aggregate(now.server, listen(algorithm, sent, cohort, known), cohort))
         seen = now.seen.index_fill(0, active.ids, t)
         now = Progress(t + 1, server, state, seen, remember(algorithm, now.history, news, seen))
+        log = {**moved(joined([part.log for part in done]), CPU), **shared}
         bill = traffic(algorithm, news, sent, active)
-        yield Round(t, cohort, bill, sent, {**joined(log), **shared}, perf_counter() - began, now, known)
+        yield Round(t, cohort, bill, sent, log, perf_counter() - began, now, known)
+
+
+def share(clients: int, chunk: int | None, device: torch.device) -> int:
+    """How many clients are computed in one piece: all of a chunk, on the CPU divided among the threads."""
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    return max(1, -(-min(clients, chunk or clients) // threads))
 
 
 def choose(device: str | torch.device) -> torch.device:
@@ -123,9 +161,9 @@ def split_log(state: State) -> tuple[State, State]:
     return {name: value for name, value in state.items() if not name.startswith("log/")}, log
 
 
-def joined(logs: list[State]) -> State:
-    """The logs of all chunks, one after the other."""
-    return {name: torch.cat([log[name].cpu() for log in logs]) for name in logs[0]}
+def joined(parts: list[State]) -> State:
+    """The states or logs of all pieces, one after the other."""
+    return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def check(clients: State, log: State, cohort: Cohort) -> None:

@@ -161,7 +161,7 @@ def decode(
     full = coordinates(layout)
     rules: tuple[tuple[str, object, tuple[object, ...], str], ...] = (
         ("kind", numbers.get(header.kind, header.kind), (kind,), "it answers another question"),
-        ("layout", f"{header.layout:04x}", (f"{fingerprint(layout):04x}",), "the sender has another model, method or option"),
+        ("layout", f"{header.layout:04x}", (f"{fingerprint(layout):04x}",), "the sender has another model or method"),
         ("round", header.round, (round,), "it comes too late or too early"),
         ("number of coordinates", header.count, (0, full), "the sender has another model"),
         ("sample count", header.samples, (header.samples if samples is None else samples,), "not what was agreed on"),

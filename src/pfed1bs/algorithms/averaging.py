@@ -86,7 +86,7 @@ class Averaging(Shared):
         """sum_k p_k decode_k, summed in float64 by ascending id."""
         total = torch.zeros(self.task.n, dtype=torch.float64)
         for i, (share, message) in enumerate(zip(self.shares(cohort).tolist(), received, strict=True)):
-            total += share * self.compressor.decompress(message, cohort.rows(slice(i, i + 1))).to(total)
+            total.add_(self.compressor.decompress(message, cohort.rows(slice(i, i + 1))), alpha=share)
         return total
 
     def shares(self, cohort: Cohort) -> Tensor:

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, present, stack
+import torch
+
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
 from pfed1bs.task import Task
 from pfed1bs.wire import Layout, Message
 
@@ -50,11 +52,10 @@ class Local(Algorithm):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of SGD."""
         descent = Descent(self.task, self.lr, self.mu, self.momentum)
-        w, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
+        walk = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), torch.zeros(len(cohort.ids)))
         for x, y in batches():
-            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
-            w, velocity = descent.step(w, grad, velocity)
-        return {"w": w, **buffers, **present(velocity=velocity), "log/loss": loss}, {}
+            walk = descent.advance(walk, x, y)
+        return {"w": walk.w, **walk.buffers, **present(velocity=walk.velocity), "log/loss": walk.loss}, {}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """Nothing to do."""

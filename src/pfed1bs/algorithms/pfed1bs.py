@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, present, stack
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
 from pfed1bs.codecs import Entropy, Signs
 from pfed1bs.rng import TIES, bits, key
 from pfed1bs.sketch import Sketch, gaussian, srht
@@ -102,24 +102,26 @@ class PFed1BS(Algorithm):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps on the smoothed objective (Lemma 2), then the signs of the sketch."""
         descent = Descent(self.task, self.lr, self.mu, self.momentum)
-        w, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
-        v, share = received.get("consensus"), torch.zeros(len(w))
-        for step, (x, y) in enumerate(batches()):
-            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
-            pull = self.pull(w, v)
-            if pull is not None:
-                if step == batches.steps - 1:
-                    share = self.lam * pull.norm(dim=1) / grad.norm(dim=1)
-                grad = torch.add(grad, pull, alpha=self.lam)
-            w, velocity = descent.step(w, grad, velocity)
-        z = sign(self.sketch.forward(w))
-        log = {"log/loss": loss, "log/pull": share}
+        walk = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), torch.zeros(len(cohort.ids)))
+        v, share = received.get("consensus"), torch.zeros(len(cohort.ids))
+        for step, (x, y) in enumerate(batches(), 1):
+            pull = self.pull(walk.w, v)
+            if pull is None or step < batches.steps:
+                walk = descent.advance(walk, x, y, pull, self.lam)
+            else:  # the last step shows how strong the pull is
+                grad, loss, buffers = self.task.gradient(walk.w, x, y, walk.buffers)
+                share = self.lam * pull.norm(dim=1) / grad.norm(dim=1)
+                w, velocity = descent.step(walk.w, torch.add(grad, pull, alpha=self.lam), walk.velocity)
+                walk = Walk(w, velocity, buffers, loss)
+        z = sign(self.sketch.forward(walk.w))
+        log = {"log/loss": walk.loss, "log/pull": share}
         if v is not None:
             log["log/agreement"] = (z == v).float().mean(1)
         held = clients.get("consensus")
         if held is not None and v is not None:
             held = pack(v).expand_as(held)
-        return {"w": w, **buffers, **present(velocity=velocity, consensus=held), **log}, {"sketch": z}
+        kept = present(velocity=walk.velocity, consensus=held)
+        return {"w": walk.w, **walk.buffers, **kept, **log}, {"sketch": z}
 
     def pull(self, w: Tensor, v: Tensor | None) -> Tensor | None:
         """Gradient of the penalty at w; None where it is zero."""

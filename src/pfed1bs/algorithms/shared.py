@@ -44,7 +44,7 @@ class Shared(Algorithm):
         w, buffers, velocity = shared["w"], buffers_of(shared), None
         for x, y in batches("tune", self.tune_steps or None):
             grad, _, buffers = self.task.gradient(w, x, y, buffers)
-            for part in frozen:
-                grad[:, part] = 0
             w, velocity = self.descent.step(w, grad, velocity)
+            for part in frozen:  # neither gradient nor ridge moves them
+                w[:, part] = shared["w"][:, part]
         return {"w": w, **buffers}

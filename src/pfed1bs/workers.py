@@ -1,0 +1,32 @@
+"""Pieces of a round computed side by side, each on a thread of its own."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """work(item) for every item, on as many threads as torch uses, each of which computes alone.
+
+    Threads that share every product wait for each other after each; threads with clients of their own do not, and a
+    client's numbers do not depend on how many there are.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or len(items) == 1:
+        return [work(item) for item in items]
+
+    def alone(item: Item) -> Result:
+        torch.set_num_threads(1)
+        return work(item)
+
+    torch.set_num_threads(1)  # some libraries have one number for the whole process
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(alone, items))
+    finally:
+        torch.set_num_threads(threads)
