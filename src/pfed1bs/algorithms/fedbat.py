@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import ClassVar
 
 import torch
@@ -19,7 +20,7 @@ class FedBAT(Averaging):
 
     Bin draws +-alpha anew in every step, with mean clip(u, -alpha, alpha). Biases and normalisation stay in float32,
     where the authors' code drops biases; clients weigh by samples, not by batches; a round has R steps for all methods,
-    not ten epochs. The client's own model is w + u.
+    not ten epochs. Momentum rests again after the warm-up. The client's own model is w + u.
     """
 
     rho: float = 6.0  # how fast alpha follows its parameter
@@ -37,25 +38,24 @@ class FedBAT(Averaging):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """Warm-up steps with the real-valued update u, the others with a binary one."""
         start, buffers = self._begin(clients, received)
-        w, velocity, alpha0 = start, None, None
-        a = torch.zeros(len(start), len(self.compressor.weights), device=start.device)
-        u, update, model = (torch.zeros(start.shape, device=start.device) for _ in range(3))
-        for step, (x, y) in enumerate(batches()):
-            if step < int(self.warm_up * batches.steps):
-                grad, loss, buffers = self.task.gradient(w, x, y, buffers)
-            else:
-                torch.sub(w, start, out=u)
-                alpha0 = self.magnitudes(u) if alpha0 is None else alpha0
-                alpha = self.alpha(alpha0, a)
-                self.binarise(u, alpha, cohort, f"fedbat/{step}", out=update)
-                grad, loss, buffers = self.task.gradient(torch.add(start, update, out=model), x, y, buffers)
-                slope = self.chain(grad, u, update, alpha)
-                free = (alpha > self.alpha_min) & (alpha < self.alpha_max)
-                a = a - self.lr * self.rho * alpha * slope * free
-            w, velocity = self.descent.step(w, grad, velocity)
-        torch.sub(w, start, out=u)
-        alpha = self.alpha(self.magnitudes(u) if alpha0 is None else alpha0, a)
-        self.binarise(u, alpha, cohort, "fedbat/sent", out=update)
+        steps, warm = batches(), int(self.warm_up * batches.steps)
+        w, buffers, loss = self.descent.run(start, buffers, islice(steps, warm))
+        w, velocity = w if warm else w.clone(), None
+        u, update, model = w - start, torch.empty_like(w), torch.empty_like(w)
+        alpha0 = self.magnitudes(u)
+        a = torch.zeros_like(alpha0)
+        for step, (x, y) in enumerate(steps, warm):
+            alpha = self.alpha(alpha0, a)
+            self.binarise(u, alpha, cohort, f"fedbat/{step}", out=update)
+            grad, loss, buffers = self.task.gradient(torch.add(start, update, out=model), x, y, buffers)
+            slope = self.chain(grad, u, update, alpha)
+            grad.add_(w, alpha=self.mu)
+            if self.momentum:
+                velocity = grad if velocity is None else grad.add_(velocity, alpha=self.momentum)
+            torch.sub(w.add_(grad, alpha=-self.lr), start, out=u)
+            free = (alpha > self.alpha_min) & (alpha < self.alpha_max)
+            a = a - self.lr * self.rho * alpha * slope * free
+        self.binarise(u, self.alpha(alpha0, a), cohort, "fedbat/sent", out=update)
         said = {**self.compressor.compress(update, cohort), **{name: buffers[name] for name in self.statistics}}
         return {"w": w, **buffers, "log/loss": loss}, said
 

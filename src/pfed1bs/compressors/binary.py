@@ -10,7 +10,7 @@ from torch import Tensor
 from pfed1bs.algorithm import Cohort
 from pfed1bs.codecs import Floats, Signs
 from pfed1bs.task import Part
-from pfed1bs.votes import sign, unpack
+from pfed1bs.votes import pack, unpack
 from pfed1bs.wire import Layout, Message
 
 
@@ -38,7 +38,7 @@ class Binary:
 
     def compress(self, update: Tensor, cohort: Cohort) -> Message:
         """Signs and magnitudes of (S, n) binary updates."""
-        signs = torch.cat([sign(update[:, part]) for part in self.weights], 1)
+        signs = pack(torch.cat([update[:, part] for part in self.weights], 1))
         scales = torch.stack([update[:, part.start].abs() for part in self.weights], 1)
         plain = {"plain": torch.cat([update[:, part] for part in self.plain], 1)} if self.plain else {}
         return {"signs": signs, "scales": scales, **plain}
