@@ -33,7 +33,7 @@ def test_links_between_the_documents_lead_somewhere():
 
 
 def test_the_core_needs_torch_and_numpy_only():
-    blocked = ", ".join(repr(name) for name in (*EXTRAS, "constriction", "flwr"))
+    blocked = ", ".join(repr(name) for name in (*EXTRAS, "flwr"))
     code = f"""
 import sys
 for name in ({blocked}):

@@ -162,7 +162,7 @@ def _split(
 
 
 def _print(table: object) -> None:
-    need("rich", "cli").print(table)
+    need("rich.console", "cli").Console().print(table)
 
 
 def _watch(run: Run, resume: bool) -> None:

@@ -6,14 +6,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Batches, Cohort, State, buffers_of, present
+from pfed1bs.algorithm import Batches, Cohort, State, Walk, buffers_of, present
 from pfed1bs.algorithms.exact import Companion, apart, shared_of
 from pfed1bs.wire import Message
 
 
 @dataclass(frozen=True)
 class APFL(Companion):
-    """Judged is the mixture alpha v + (1 - alpha) w_k; alpha = 1 is Local-only, bit for bit.
+    """Judged is the mixture alpha v + (1 - alpha) w_k; alpha = 1 is Local-only, to rounding.
 
     Published codes disagree on the order; here a step of w_k, then the mixture, then a step of v by the gradient at the
     mixture times alpha. The weight adapts, if asked to, in the first step of a round, where w_k is still close to the
@@ -38,18 +38,18 @@ class APFL(Companion):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of the shared and of the own model, on the same batches."""
         start, shared = self._begin(shared_of(clients), received)
-        w, push = start, None
+        walk = Walk(start, None, shared, torch.zeros(len(start)))
         v, alpha, buffers, velocity = clients["own"], clients["alpha"], buffers_of(clients), clients.get("velocity")
         for step, (x, y) in enumerate(batches()):
-            grad, _, shared = self.task.gradient(w, x, y, shared)
-            w, push = self.descent.step(w, grad, push)
+            walk = self.descent.advance(walk, x, y)
+            w = walk.w
             grad, loss, buffers = self.task.gradient(mixed(alpha, v, w), x, y, buffers)
             slope = ((v - w) * grad).sum(1, keepdim=True)  # of the loss at the mixture, in alpha
             v, velocity = self.descent.step(v, alpha * grad, velocity)
             if self.adaptive and not step:
                 alpha = (alpha - self.lr * slope).clamp(0, 1)
-        state = {"alpha": alpha, "own": v, "w": mixed(alpha, v, w), **buffers, **apart(shared)}
-        return {**state, **present(velocity=velocity), "log/loss": loss}, self.said(w - start, shared, cohort)
+        state = {"alpha": alpha, "own": v, "w": mixed(alpha, v, w), **buffers, **apart(walk.buffers)}
+        return {**state, **present(velocity=velocity), "log/loss": loss}, self.said(w - start, walk.buffers, cohort)
 
 
 def mixed(alpha: Tensor, v: Tensor, w: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from pfed1bs.algorithm import Batches, Cohort, State, buffers_of, present
+from pfed1bs.algorithm import Batches, Cohort, State, Walk, buffers_of, present
 from pfed1bs.algorithms.exact import Companion, apart, shared_of
 from pfed1bs.wire import Message
 
@@ -25,12 +25,10 @@ class Ditto(Companion):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of both models; the personal one is pulled towards the model as it was received."""
         start, shared = self._begin(shared_of(clients), received)
-        w, push = start, None
-        v, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
+        walk = Walk(start, None, shared, torch.zeros(len(start)))
+        own = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), walk.loss)
         for x, y in batches():
-            grad, loss, buffers = self.task.gradient(v, x, y, buffers)
-            v, velocity = self.descent.step(v, torch.add(grad, v - start, alpha=self.lam), velocity)
-            grad, _, shared = self.task.gradient(w, x, y, shared)
-            w, push = self.descent.step(w, grad, push)
-        state = {"w": v, **buffers, **apart(shared), **present(velocity=velocity), "log/loss": loss}
-        return state, self.said(w - start, shared, cohort)
+            own = self.descent.advance(own, x, y, own.w - start if self.lam else None, self.lam)
+            walk = self.descent.advance(walk, x, y)
+        state = {"w": own.w, **own.buffers, **apart(walk.buffers), **present(velocity=own.velocity)}
+        return {**state, "log/loss": own.loss}, self.said(walk.w - start, walk.buffers, cohort)

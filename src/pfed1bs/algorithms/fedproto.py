@@ -21,7 +21,7 @@ class FedProto(Algorithm):
 
     The paper weights clients by samples, the authors' code equally: `weighting`. As in that code the squared distance
     is averaged over the d features. Prototypes are taken after training, over an epoch of batches but no more than a
-    round has; a class that nobody of a round holds keeps its last. lam = 0 is Local-only, bit for bit.
+    round has; a class that nobody of a round holds keeps its last. lam = 0 is Local-only, to rounding.
     """
 
     task: Task

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from pfed1bs.algorithm import Batches, Cohort, State
+from pfed1bs.algorithm import Batches, Cohort, State, Walk
 from pfed1bs.algorithms.exact import Exact
 from pfed1bs.wire import Message
 
@@ -21,8 +21,8 @@ class FedProx(Exact):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of SGD on the loss and (mu_p / 2) |w - start|^2."""
         start, buffers = self._begin(clients, received)
-        w, velocity = start, None
+        walk = Walk(start, None, buffers, torch.zeros(len(start)))
         for x, y in batches():
-            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
-            w, velocity = self.descent.step(w, torch.add(grad, w - start, alpha=self.prox), velocity)
-        return {"w": w, **buffers, "log/loss": loss}, self.said(w - start, buffers, cohort)
+            walk = self.descent.advance(walk, x, y, walk.w - start if self.prox else None, self.prox)
+        state = {"w": walk.w, **walk.buffers, "log/loss": walk.loss}
+        return state, self.said(walk.w - start, walk.buffers, cohort)
