@@ -29,9 +29,19 @@ class Sketch:
 
     def pull(self, w: Tensor, v: Tensor, gamma: float) -> Tensor:
         """Phi^T (|v| tanh(gamma Phi w) - v): the penalty's gradient (Lemma 2), nothing where v = 0 (no consensus)."""
+        return self.adjoint(self.misfit(w, v, gamma))
+
+    def misfit(self, w: Tensor, v: Tensor, gamma: float) -> Tensor:
+        """|v| tanh(gamma Phi w) - v, (..., m): what keeps the signs of Phi w from the consensus."""
         _check("consensus", v, self.m)
         q = self.forward(w)
-        return self.adjoint(torch.addcmul(-v, q.mul_(gamma).tanh_(), v.abs()))
+        return torch.addcmul(-v, q.mul_(gamma).tanh_(), v.abs())
+
+    def push(self, w: Tensor, u: Tensor, size: float) -> None:
+        """Add size Phi^T u to the rows of w (S, n) in place, a few at a time, while they are still in the cache."""
+        rows = max(1, torch.get_num_threads()) if w.device.type == "cpu" else len(w)
+        for start in range(0, len(w), rows):
+            w[start : start + rows].add_(self.adjoint(u[start : start + rows]), alpha=size)
 
     def matrix(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """The dense Phi (m, n), for tests."""

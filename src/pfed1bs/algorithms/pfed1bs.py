@@ -78,7 +78,7 @@ class PFed1BS(Algorithm):
         w = stack(w0, clients).clone()
         if self.start == "own":
             w = torch.stack([self.task.init(self.seed + 1 + client) for client in range(clients)])
-        first = sign(self.sketch.forward(w0))
+        first = self.first
         ties = torch.from_numpy(bits(key(self.seed, TIES), self.sketch.m).copy())
         server = {"consensus": pack(first) if self.v0 == "sketch" else ties, "first": pack(first)}
         states = {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
@@ -105,14 +105,16 @@ class PFed1BS(Algorithm):
         walk = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), torch.zeros(len(cohort.ids)))
         v, share = received.get("consensus"), torch.zeros(len(cohort.ids))
         for step, (x, y) in enumerate(batches(), 1):
-            pull = self.pull(walk.w, v)
-            if pull is None or step < batches.steps:
-                walk = descent.advance(walk, x, y, pull, self.lam)
-            else:  # the last step shows how strong the pull is
+            misfit = self.misfit(walk.w, v)
+            if misfit is None or (step < batches.steps and not self.momentum):
+                walk = descent.advance(walk, x, y)
+                if misfit is not None:
+                    self.sketch.push(walk.w, misfit, -self.lr * self.lam)
+            else:  # the same step in one piece; the last one also shows how strong the pull is
                 grad, loss, buffers = self.task.gradient(walk.w, x, y, walk.buffers)
-                share = self.lam * pull.norm(dim=1) / grad.norm(dim=1)
-                w, velocity = descent.step(walk.w, torch.add(grad, pull, alpha=self.lam), walk.velocity)
-                walk = Walk(w, velocity, buffers, loss)
+                pull = self.sketch.adjoint(misfit).mul_(self.lam)
+                share = pull.norm(dim=1) / grad.norm(dim=1)
+                walk = Walk(*descent.step(walk.w, grad.add_(pull), walk.velocity), buffers, loss, own=True)
         z = sign(self.sketch.forward(walk.w))
         log = {"log/loss": walk.loss, "log/pull": share}
         if v is not None:
@@ -123,19 +125,20 @@ class PFed1BS(Algorithm):
         kept = present(velocity=walk.velocity, consensus=held)
         return {"w": walk.w, **walk.buffers, **kept, **log}, {"sketch": z}
 
-    def pull(self, w: Tensor, v: Tensor | None) -> Tensor | None:
-        """Gradient of the penalty at w; None where it is zero."""
+    def misfit(self, w: Tensor, v: Tensor | None) -> Tensor | None:
+        """What Phi^T turns into the gradient of the penalty at w; None where there is no pull."""
         if not self.lam:
             return None
         if v is None and self.v0 == "sketch":
-            v = sign(self.sketch.forward(self.task.init(self.seed).to(w.device)))
-        if v is None:
-            return self.shrinkage(w) if self.v0 == "zero_literal" else None
-        return self.sketch.pull(w, v, self.gamma)
+            v = self.first.to(w.device)
+        if v is None and self.v0 == "zero_literal":  # the printed gradient at v = 0: Phi^T tanh(gamma Phi w)
+            return torch.tanh(self.gamma * self.sketch.forward(w))
+        return None if v is None else self.sketch.misfit(w, v, self.gamma)
 
-    def shrinkage(self, w: Tensor) -> Tensor:
-        """The printed gradient at v = 0: Phi^T tanh(gamma Phi w)."""
-        return self.sketch.adjoint(torch.tanh(self.gamma * self.sketch.forward(w)))
+    @cached_property
+    def first(self) -> Tensor:
+        """sign(Phi w0) of the common first weights, which everybody has from the seed."""
+        return sign(self.sketch.forward(self.task.init(self.seed)))
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """Majority vote with integer weights N_k (Lemma 6); ties keep the previous bit."""
