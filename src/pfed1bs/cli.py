@@ -13,7 +13,7 @@ HELP = {
     "compare": "run several methods and seeds: pfed1bs compare [RECIPE.toml] --algorithms pfed1bs,local --seeds 0,1,2",
     "report": "make report.html from run folders: pfed1bs report RUN...",
     "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
-    "list": "list methods, models and data sets, with what they send",
+    "list": "list the methods with what they send, what they keep and what they can do",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",
     "bench": "measure the kernels: pfed1bs bench kernels [--json]",
     "env": "versions, device, kernel: for bug reports",

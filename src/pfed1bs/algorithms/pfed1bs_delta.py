@@ -41,7 +41,7 @@ class PFed1BSDelta(Algorithm):
     margin: float = 1.0  # standard errors by which another model must beat `prox` to be chosen (best)
     rotate: bool = True  # second rotation before the server's signs
 
-    paper: ClassVar[str] = "this project, docs/method.md"
+    paper: ClassVar[str] = "this project, docs/delta.md"
     personalises: ClassVar[bool] = True
 
     @property
