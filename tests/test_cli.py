@@ -142,6 +142,15 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, capsys):
     assert "batch was 8, now 9" in capsys.readouterr().err
 
 
+def test_a_run_with_all_its_rounds_cannot_be_resumed_without_more(tmp_path, capsys):
+    words = ["run", *SMALL, "--rounds", "2", "--out", str(tmp_path / "run")]
+    assert run(*words) == 0
+    before = (tmp_path / "run" / "summary.json").read_text()
+    assert run(*words, "--resume") == 2
+    assert "has 2 rounds, 2 were asked for" in capsys.readouterr().err
+    assert (tmp_path / "run" / "summary.json").read_text() == before
+
+
 def test_a_cut_checkpoint_is_refused_and_kept(tmp_path, capsys):
     assert run("run", *SMALL, "--rounds", "1", "--out", str(tmp_path / "run")) == 0
     path = tmp_path / "run" / "checkpoint.safetensors"

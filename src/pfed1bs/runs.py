@@ -107,6 +107,11 @@ class Run:
         self.algorithm.init(1)  # the user's options are checked before anything is written
         if resume:
             progress = checkpoint.load(self.folder / "checkpoint.safetensors", self.identity)
+            if progress.round >= self.config.rounds:
+                raise UserError(
+                    f"{self.folder} has {progress.round} rounds, {self.config.rounds} were asked for",
+                    f"go on with --rounds {2 * progress.round}, or make its report with `pfed1bs report`",
+                )
             lines = (self.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
             (self.folder / "metrics.jsonl").write_text("".join(lines[: progress.round]))
             return progress
