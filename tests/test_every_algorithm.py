@@ -68,17 +68,21 @@ def test_save_and_resume_equals_uninterrupted(name, tmp_path):
     assert_same(rest[-1].progress.clients, whole[-1].progress.clients)
 
 
-@every
-def test_a_client_alone_equals_itself_in_the_stack(name):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def on_threads(count: int, *arguments, **options):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
-        whole, alone = run(name), run(name, chunk=1)
+        return run(*arguments, **options)
     finally:
-        torch.set_num_threads(threads)
-    for together, apart in zip(whole, alone, strict=True):
-        assert together.uplinks == apart.uplinks
-    assert_same(whole[-1].progress.clients, alone[-1].progress.clients)
+        torch.set_num_threads(before)
+
+
+@every
+def test_a_client_alone_equals_itself_in_the_stack_on_any_number_of_threads(name):
+    whole = on_threads(1, name)
+    for other in (on_threads(1, name, chunk=1), on_threads(2, name)):
+        assert [done.uplinks for done in other] == [done.uplinks for done in whole]
+        assert_same(other[-1].progress.clients, whole[-1].progress.clients)
 
 
 @every
