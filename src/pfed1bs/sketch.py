@@ -1,5 +1,6 @@
 """Random projections that every machine builds alike from a seed: forward, adjoint, and the pull of the penalty."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,7 @@ from pfed1bs.votes import unpack
 
 
 @dataclass(frozen=True, eq=False)
-class Sketch:
+class Sketch(ABC):
     """A linear map Phi from n weights to m measurements, E |Phi w|^2 = |w|^2; subclasses say how it is applied."""
 
     n: int
@@ -47,11 +48,11 @@ class Sketch:
         """The dense Phi (m, n), for tests."""
         return self.forward(torch.eye(self.n, dtype=dtype)).T.contiguous()
 
-    def _project(self, w: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _project(self, w: Tensor) -> Tensor: ...
 
-    def _lift(self, u: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _lift(self, u: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
