@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta, unbiased
+from pfed1bs.algorithms.onebit import Code, layers, unbiased
+from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
 from pfed1bs.algorithms.trial import ALONE, FT, PROX, Trial, verdict
 from pfed1bs.data import Federation
 from pfed1bs.rotation import Rotation
@@ -93,6 +94,43 @@ def test_an_update_of_zero_has_scale_zero():
     assert unbiased(torch.tensor([3.0, -4.0])).item() == pytest.approx(25 / 7)
 
 
+def test_every_layer_has_a_scale_of_its_own():
+    task = Task(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)))
+    assert layers(task) == (36, 10)
+    code = Code(layers(task), 0.5, seed=0, round=3)
+    x = torch.cat([1000 * torch.ones(36), torch.ones(10)])
+    a = code.sketch(x)
+    assert a.shape == (18 + 5,) and code.bits == (18, 5)
+    alone = srht(10, 5, 1, 3).forward(torch.ones(10))
+    assert torch.equal(a[18:], alone)  # the large layer leaves no trace in the sketch of the small one
+    assert torch.equal(code.scale(a), torch.stack([unbiased(a[:18]), unbiased(alone)]))
+    assert torch.allclose(code.scaled(sign(a), code.scale(a))[18:], unbiased(alone) * sign(alone))
+    assert torch.allclose(code.turn_back(code.turn(a)), a, atol=1e-3)
+    method = PFed1BSDelta(task, ratio=0.5, scales="layer")
+    assert method.up["signs"].size == 3 and method.up["scale"].size == 8
+
+
+def test_feedback_loses_nothing():
+    """Sum of the clients' changes = what the shared model got + what both sides still remember."""
+    method = PFed1BSDelta(Task(nn.Linear(8, 2)), ratio=0.5, keep="ft", feedback=True)
+    start, changes = method.task.init(0), torch.zeros(18)
+    for done in simulate(method, toy(), rounds=6, steps=2, batch=4):
+        clients, server = done.progress.clients, done.progress.server
+        changes += (clients["w"] - clients["theta"]).mean(0)
+    remembered = clients["error"].mean(0) + server["error"]
+    assert remembered.norm() > 0.1 * changes.norm()
+    assert torch.allclose(server["theta"] - start + remembered, changes, atol=1e-5)
+
+
+def test_the_nearest_scale_never_lets_an_error_grow():
+    x = torch.randn(20, N, generator=torch.Generator().manual_seed(8))
+    for round in range(20):
+        code = Code((N,), M / N, 0, round)
+        a = code.sketch(x[round])
+        error = x[round] - code.lift(code.scaled(sign(a), code.scale(a, shrink=True)))
+        assert error.norm() < x[round].norm()
+
+
 def toy(clients: int = 5) -> Federation:
     generator = torch.Generator().manual_seed(6)
     inputs = torch.randn(clients * 16, 8, generator=generator)
@@ -101,9 +139,12 @@ def toy(clients: int = 5) -> Federation:
     return Federation(inputs, labels, tuple(rows[:, :12]), tuple(rows[:, 12:]), torch.arange(clients * 16), 2)
 
 
-@pytest.mark.parametrize("keep", ["ft", "prox", "best"])
-def test_replicas_of_returning_clients_equal_the_shared_model(keep):
-    method = PFed1BSDelta(Task(nn.Linear(8, 2)), ratio=0.5, keep=keep, trial=3)
+@pytest.mark.parametrize(
+    "options",
+    [{"keep": "ft"}, {"keep": "prox"}, {"keep": "best", "trial": 3}, {"scales": "layer"}, {"feedback": True}],
+)
+def test_replicas_of_returning_clients_equal_the_shared_model(options):
+    method = PFed1BSDelta(Task(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))), ratio=0.5, **options)
     before = None
     for done in simulate(method, toy(), rounds=8, sampled=2, steps=2, batch=4):
         if before is not None:  # theta at the clients of a round is what the server had before it

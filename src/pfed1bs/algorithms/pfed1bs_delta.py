@@ -2,18 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, stack
-from pfed1bs.algorithms.pfed1bs import sketch_size
+from pfed1bs.algorithms.onebit import Code, code, layers
 from pfed1bs.algorithms.trial import ALONE, FT, Trial, empty, verdict
 from pfed1bs.codecs import Floats, Signs
-from pfed1bs.rotation import Rotation
-from pfed1bs.sketch import Sketch, srht
 from pfed1bs.task import Task
 from pfed1bs.votes import sign, unpack
 from pfed1bs.wire import Layout, Message
@@ -40,6 +37,8 @@ class PFed1BSDelta(Algorithm):
     trial: int = 20  # rounds a client takes part in before it chooses (best)
     margin: float = 1.0  # standard errors by which another model must beat `prox` to be chosen (best)
     rotate: bool = True  # second rotation before the server's signs
+    scales: Literal["one", "layer"] = "one"  # layer: every layer has a sketch and a scale of its own
+    feedback: bool = False  # both sides remember what their signs lost and add it to the next message
 
     paper: ClassVar[str] = "this project, docs/delta.md"
     personalises: ClassVar[bool] = True
@@ -50,26 +49,34 @@ class PFed1BSDelta(Algorithm):
         return Descent(self.task, self.lr, self.mu, self.momentum)
 
     @property
-    def m(self) -> int:
-        """Bits of a message."""
-        return sketch_size(self.task.n, self.ratio)
+    def sizes(self) -> tuple[int, ...]:
+        """Weights that share a scale."""
+        return (self.task.n,) if self.scales == "one" else layers(self.task)
+
+    def code(self, round: int) -> Code:
+        """The projection and the rotation of a round."""
+        return code(self.sizes, self.ratio, self.seed, round)
 
     @property
     def down(self) -> Layout:
         """Signs and scale of the mean update in the sketch."""
-        return {"signs": Signs(self.m), "scale": Floats()}
+        shape = () if self.scales == "one" else (len(self.sizes),)
+        return {"signs": Signs(sum(self.code(0).bits)), "scale": Floats(shape)}
 
     @property
     def up(self) -> Layout:
         """Signs and scale of the client's update in the sketch."""
-        return {"signs": Signs(self.m), "scale": Floats()}
+        return self.down
 
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
-        theta = self.task.init(self.seed)
-        server = {"theta": theta, "signs": torch.zeros(Signs(self.m).size, dtype=torch.uint8), "scale": torch.zeros(())}
+        theta, fields = self.task.init(self.seed), self.down
+        signs = torch.zeros(fields["signs"].size or 0, dtype=torch.uint8)
+        server = {"theta": theta, "signs": signs, "scale": torch.zeros(fields["scale"].shape)}
         rows = stack(theta, clients)
         extra = empty(rows) if self.keep == "best" else {}
+        if self.feedback:
+            server, extra = {**server, "error": torch.zeros_like(theta)}, {**extra, "error": torch.zeros_like(rows)}
         return server, {"w": rows.clone(), "theta": rows.clone(), **self.task.buffers(clients), **extra}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
@@ -88,17 +95,26 @@ class PFed1BSDelta(Algorithm):
 
     def shift(self, signs: Tensor, scale: Tensor, round: int) -> Tensor:
         """eta_g s Phi^T R^T v: how a round moves the shared model, (n,)."""
-        v = rotation(self.m, self.seed, round).backward(signs) if self.rotate else signs
-        size = (self.step or min(1.0, 6 * self.ratio**0.5)) / (1 + self.decay * round)
-        return size * scale * projection(self.task.n, self.m, self.seed, round).adjoint(v)
+        size = self.step or (1.0 if self.feedback else min(1.0, 6 * self.ratio**0.5))
+        return size / (1 + self.decay * round) * self.heard(signs, scale, round)
+
+    def heard(self, signs: Tensor, scale: Tensor, round: int) -> Tensor:
+        """What the server's answer stands for, s Phi^T R^T v."""
+        code = self.code(round)
+        v = code.scaled(signs, scale)
+        return code.lift(code.turn_back(v) if self.rotate else v)
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps from the shared model, and on the same batches R steps of the client's own."""
-        theta = clients["theta"]
+        theta, code = clients["theta"], self.code(cohort.round)
         u, buffers, loss = self.descent.run(theta, buffers_of(clients), batches())
-        a = projection(self.task.n, self.m, self.seed, cohort.round).forward(u - theta)
+        change = u - theta + (clients["error"] if self.feedback else 0)
+        a = code.sketch(change)
+        signs, scale = sign(a), code.scale(a, shrink=self.feedback)
         kept = {"w": u, **buffers} if self.keep == "ft" else self.own(clients, u, cohort, batches)
-        return {**kept, "theta": theta, "log/loss": loss}, {"signs": sign(a), "scale": unbiased(a)}
+        if self.feedback:
+            kept["error"] = change - code.lift(code.scaled(signs, scale))
+        return {**kept, "theta": theta, "log/loss": loss}, {"signs": signs, "scale": scale}
 
     def own(self, clients: State, u: Tensor, cohort: Cohort, batches: Batches) -> State:
         """The client's own model after the round; during a trial every candidate."""
@@ -128,19 +144,21 @@ class PFed1BSDelta(Algorithm):
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """One bit per coordinate of the weighted mean, summed in float64 by ascending id, and the step it means."""
-        q = torch.zeros(self.m, dtype=torch.float64)
+        code, m = self.code(cohort.round), sum(self.code(0).bits)
+        total = torch.zeros(m, dtype=torch.float64)
         for share, message in zip(cohort.weights, received, strict=True):
-            q += share * message["scale"].double() * unpack(message["signs"], self.m)
-        q = q.float()
-        r = rotation(self.m, self.seed, cohort.round).forward(q) if self.rotate else q
-        signs, scale = sign(r), unbiased(r)
+            total += share * code.scaled(unpack(message["signs"], m).double(), message["scale"].double())
+        q, change, memory = total.float(), None, State()
+        if self.feedback:
+            change = code.lift(q) + server["error"]
+            q = code.sketch(change)
+        r = code.turn(q) if self.rotate else q
+        signs, scale = sign(r), code.scale(r, shrink=self.feedback)
+        if change is not None:
+            memory = {"error": change - self.heard(signs, scale, cohort.round)}
         shift = self.shift(signs, scale, cohort.round)
-        return {
-            "theta": server["theta"] + shift,
-            "signs": Signs(self.m).pack(signs),
-            "scale": scale,
-            "log/shift": shift.norm(),
-        }
+        fields = {"signs": Signs(m).pack(signs), "scale": scale}
+        return {"theta": server["theta"] + shift, **fields, **memory, "log/shift": shift.norm()}
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The client's model, and the shared one."""
@@ -148,21 +166,3 @@ class PFed1BSDelta(Algorithm):
             "personal": model_of(clients),
             "global": {**model_of(clients), "w": stack(server["theta"], len(clients["w"]))},
         }
-
-
-def unbiased(a: Tensor) -> Tensor:
-    """|a|_2^2 / |a|_1 of every row (..., m), 0 for a row of zeros: the scale of signs that keeps the mean right."""
-    size = a.abs().sum(-1)
-    return torch.where(size > 0, a.square().sum(-1) / size, torch.zeros_like(size))
-
-
-@lru_cache(maxsize=2)
-def projection(n: int, m: int, seed: int, round: int) -> Sketch:
-    """Phi of a round."""
-    return srht(n, m, seed, round)
-
-
-@lru_cache(maxsize=2)
-def rotation(m: int, seed: int, round: int) -> Rotation:
-    """The second rotation of a round."""
-    return Rotation(m, seed, round)
