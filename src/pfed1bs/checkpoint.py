@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from pfed1bs.algorithm import State
 from pfed1bs.extras import need
 from pfed1bs.simulate import Progress
 
@@ -22,23 +23,49 @@ def save(path: Path, progress: Progress, identity: str) -> None:
         },
         "seen": progress.seen,
     }
-    metadata = {"format": FORMAT, "round": str(progress.round), "identity": identity}
-    part = path.with_suffix(".part")
-    try:
-        contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        need("safetensors.torch", "cli").save_file(contiguous, part, metadata)
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write(path, tensors, {"round": str(progress.round), "identity": identity})
 
 
 def load(path: Path, identity: str) -> Progress:
     """The state of a run of the same configuration, or a ValueError that says what is wrong."""
-    safetensors = need("safetensors", "cli")
     if not path.exists():
         raise ValueError(f"there is no checkpoint {path}; leave --resume out to begin anew in another folder")
+    tensors, metadata = read(path, identity)
+
+    def part(prefix: str) -> dict[str, torch.Tensor]:
+        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+    history = {int(r): value.numpy().tobytes() for r, value in part("history/").items()}
+    return Progress(int(metadata["round"]), part("server/"), part("clients/"), tensors["seen"], history)
+
+
+def write(path: Path, tensors: State, metadata: dict[str, str]) -> None:
+    """Write a file of tensors atomically: whoever reads it finds the old one or the new one, whole."""
+    part = path.with_suffix(".part")
+    try:
+        contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        need("safetensors.torch", "cli").save_file(contiguous, part, {"format": FORMAT, **metadata})
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+        _settle(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _settle(folder: Path) -> None:
+    """Make a rename outlive a power cut, where the system lets a folder be opened."""
+    if hasattr(os, "O_DIRECTORY"):
+        number = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
+    """The tensors and the metadata of a file that belongs to this configuration."""
+    safetensors = need("safetensors", "cli")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -50,12 +77,7 @@ def load(path: Path, identity: str) -> Progress:
     different = _different(metadata["identity"], identity)
     if different:
         raise ValueError(f"{path} belongs to another configuration: {different}; use that one or another folder")
-
-    def part(prefix: str) -> dict[str, torch.Tensor]:
-        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-    history = {int(r): value.numpy().tobytes() for r, value in part("history/").items()}
-    return Progress(int(metadata["round"]), part("server/"), part("clients/"), tensors["seen"], history)
+    return tensors, metadata
 
 
 def _different(theirs: str, ours: str) -> str:

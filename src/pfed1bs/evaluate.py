@@ -1,6 +1,8 @@
 """How good the models are: each client's own held-out samples, in evaluation mode."""
 
+import csv
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -71,6 +73,30 @@ def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> 
         samples += mask.sum(1).cpu()
         loss += (entropy * mask).sum(1).double().cpu()
     return Score(correct, samples, loss / samples)
+
+
+def scored(scores: dict[str, Score]) -> dict[str, float | int]:
+    """Accuracies for the metrics."""
+    own = scores["personal"]
+    record: dict[str, float | int] = {
+        "accuracy": own.micro,
+        "accuracy_macro": own.macro,
+        "test_loss": float(own.loss.mean()),
+    }
+    return record | {f"accuracy_{name}": score.micro for name, score in scores.items() if name != "personal"}
+
+
+def write_clients(path: Path, ids: Tensor, sizes: Tensor, scores: dict[str, Score]) -> None:
+    """The last evaluation, client by client; `sizes` are the training samples of the clients `ids`."""
+    own, extra = scores["personal"], [name for name in scores if name != "personal"]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        names = ["client", "train_samples", "test_samples", "accuracy", "loss"]
+        writer.writerow([*names, *(f"accuracy_{name}" for name in extra)])
+        for row, (k, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
+            others = [round(float(scores[name].clients[row]), 4) for name in extra]
+            samples, loss = int(own.samples[row]), round(float(own.loss[row]), 6)
+            writer.writerow([k, size, samples, round(float(own.clients[row]), 4), loss, *others])
 
 
 def _joined(scores: list[Score]) -> Score:

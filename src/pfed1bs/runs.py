@@ -1,6 +1,5 @@
 """A run and its folder: configuration, environment, metrics, checkpoint, summary."""
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.config import Config, Options, UserError, as_tables
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.environment import argv, commit, environment
-from pfed1bs.evaluate import Score, evaluate
+from pfed1bs.evaluate import Score, evaluate, scored, write_clients
 from pfed1bs.exchange import listen
 from pfed1bs.extras import need
 from pfed1bs.models import build
@@ -59,17 +58,12 @@ class Run:
     @cached_property
     def algorithm(self) -> Algorithm:
         """The method on the model."""
-        module = build(self.config.model.name, self.data.shape, self.data.num_classes)
-        options = {key: value for key, value in self.config.algorithm.items() if key != "name"}
-        task = Task(module, bn=self.config.model.bn)
-        return make(self.config.method, task, self.config.seed, **options)
+        return method(self.config, self.data.shape, self.data.num_classes)
 
     @cached_property
     def identity(self) -> str:
         """What a checkpoint must agree with, as JSON."""
-        tables = {key: value for key, value in as_tables(self.config).items() if key not in FREE}
-        tables["data"] = {key: value for key, value in asdict(self.config.data).items() if key != "root"}
-        return json.dumps(tables, sort_keys=True)
+        return identity(self.config)
 
     def rounds(self, resume: bool = False) -> Iterator[Record]:
         """Do the rounds, write them down, and yield what is written; Ctrl-C and errors leave a checkpoint behind."""
@@ -112,44 +106,19 @@ class Run:
                     f"{self.folder} has {progress.round} rounds, {self.config.rounds} were asked for",
                     f"go on with --rounds {2 * progress.round}, or make its report with `pfed1bs report`",
                 )
-            lines = (self.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-            (self.folder / "metrics.jsonl").write_text("".join(lines[: progress.round]))
+            keep(self.folder, progress.round)
             return progress
         if self.folder.exists() and any(self.folder.iterdir()):
             raise UserError(
                 f"the run folder {self.folder} exists", "add --resume to go on with it, or choose another --out"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        tables = {key: value for key, value in as_tables(self.config).items() if key != "out"}
-        (self.folder / "config.toml").write_text(need("tomli_w", "cli").dumps(tables))
-        (self.folder / "env.json").write_text(json.dumps(environment(self.config.device), indent=2) + "\n")
+        describe(self.config, self.folder)
         return None
 
     def _judged(self, scores: dict[str, Score], done: Round) -> Record:
         """Accuracies for the metrics; the last ones also client by client."""
-        record: Record = {"accuracy": scores["personal"].micro, "accuracy_macro": scores["personal"].macro}
-        record["test_loss"] = float(scores["personal"].loss.mean())
-        record |= {f"accuracy_{name}": score.micro for name, score in scores.items() if name != "personal"}
-        record |= self._diagnosed(done)
-        extra = [name for name in scores if name != "personal"]
-        with (self.folder / "clients.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(
-                ["client", "train_samples", "test_samples", "accuracy", "loss", *(f"accuracy_{n}" for n in extra)]
-            )
-            for k, size in enumerate(self.data.sizes.tolist()):
-                own = scores["personal"]
-                others = [round(float(scores[name].clients[k]), 4) for name in extra]
-                row = [
-                    k,
-                    size,
-                    int(own.samples[k]),
-                    round(float(own.clients[k]), 4),
-                    round(float(own.loss[k]), 6),
-                    *others,
-                ]
-                writer.writerow(row)
-        return record
+        write_clients(self.folder / "clients.csv", torch.arange(self.data.clients), self.data.sizes, scores)
+        return scored(scores) | self._diagnosed(done)
 
     def _diagnosed(self, done: Round) -> Record:
         """How far sketches are apart within and between groups of clients with the same labels, and Psi on request."""
@@ -177,6 +146,34 @@ class Run:
         """The summary of the finished run."""
         found: Options = json.loads((self.folder / "summary.json").read_text())
         return found
+
+
+def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
+    """The method of a run on its model, for samples of this shape."""
+    options = {key: value for key, value in config.algorithm.items() if key != "name"}
+    task = Task(build(config.model.name, shape, classes), bn=config.model.bn)
+    return make(config.method, task, config.seed, **options)
+
+
+def identity(config: Config) -> str:
+    """What a checkpoint of this configuration must agree with, as JSON."""
+    tables = {key: value for key, value in as_tables(config).items() if key not in FREE}
+    tables["data"] = {key: value for key, value in asdict(config.data).items() if key != "root"}
+    return json.dumps(tables, sort_keys=True)
+
+
+def describe(config: Config, folder: Path) -> None:
+    """Make the folder of a run, and write down what it was told and what it runs on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = {key: value for key, value in as_tables(config).items() if key != "out"}
+    (folder / "config.toml").write_text(need("tomli_w", "cli").dumps(tables))
+    (folder / "env.json").write_text(json.dumps(environment(config.device), indent=2) + "\n")
+
+
+def keep(folder: Path, rounds: int) -> None:
+    """Take out of the metrics what a checkpoint does not know of."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:rounds]))
 
 
 def federation(config: Config) -> Federation:

@@ -44,6 +44,21 @@ class Round:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """A round as the server opens it."""
+
+    cohort: Cohort  # whose answers count
+    active: Cohort  # who does local work: the cohort, or everyone
+    news: list[list[News]]  # what each of the active clients is sent
+
+    def part(self, ids: Tensor) -> "Plan":
+        """The same round for those of its clients that are among `ids`."""
+        at = torch.isin(self.active.ids, ids)
+        news = [items for items, here in zip(self.news, at.tolist(), strict=True) if here]
+        return Plan(self.cohort.rows(torch.isin(self.cohort.ids, ids)), self.active.rows(at), news)
+
+
+@dataclass(frozen=True)
 class Work:
     """What some clients have done in a round."""
 
@@ -104,22 +119,35 @@ def simulate(
     now = replace(now, clients=moved(now.clients, device))
     for t in range(now.round, rounds):
         began = perf_counter()
-        cohort = draw(seed, t, data.sizes, now.seen, sampled)
-        active = cohort if algorithm.trains == "sampled" else everyone(cohort, data.sizes, now.seen)
-        news = tell(algorithm, now.server, now.history, active)
-        turn = Turn(algorithm, data, now.clients, news, active, steps, batch)
-        done = spread(turn, pieces(len(active.ids), share(len(active.ids), chunk, device)))
+        plan = prepare(algorithm, now, data.sizes, seed, sampled)
+        turn = Turn(algorithm, data, now.clients, plan.news, plan.active, steps, batch)
+        done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), chunk, device)))
         ids = torch.cat([part.ids for part in done])
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
-        sent = [uplinks[client] for client in cohort.ids.tolist() if client in uplinks]
+        sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
         known = algorithm.known(now.server, "up", t)
-        server, shared = split_log(algorithm.aggregate(now.server, listen(algorithm, sent, cohort, known), cohort))
-        seen = now.seen.index_fill(0, active.ids, t)
-        now = Progress(t + 1, server, state, seen, remember(algorithm, now.history, news, seen))
+        after, shared = conclude(algorithm, now, plan, sent)
+        now = replace(after, clients=state)
         log = {**moved(joined([part.log for part in done]), CPU), **shared}
-        bill = traffic(algorithm, news, sent, active)
-        yield Round(t, cohort, bill, sent, log, perf_counter() - began, now, known)
+        bill = traffic(algorithm, plan.news, sent, plan.active)
+        yield Round(t, plan.cohort, bill, sent, log, perf_counter() - began, now, known)
+
+
+def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampled: int | None) -> Plan:
+    """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients."""
+    cohort = draw(seed, now.round, sizes, now.seen, sampled)
+    active = cohort if algorithm.trains == "sampled" else everyone(cohort, sizes, now.seen)
+    return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
+
+
+def conclude(algorithm: Algorithm, now: Progress, plan: Plan, uplinks: list[bytes]) -> tuple[Progress, State]:
+    """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were."""
+    known = algorithm.known(now.server, "up", now.round)
+    answers = listen(algorithm, uplinks, plan.cohort, known)
+    server, log = split_log(algorithm.aggregate(now.server, answers, plan.cohort))
+    seen = now.seen.index_fill(0, plan.active.ids, now.round)
+    return Progress(now.round + 1, server, now.clients, seen, remember(algorithm, now.history, plan.news, seen)), log
 
 
 def share(clients: int, chunk: int | None, device: torch.device) -> int:
