@@ -34,13 +34,8 @@ class Places:
 
     def add_product(self, name: str, left: Tensor, right: Tensor) -> None:
         """The same for the gradient left @ right of every client."""
-        place = self.out[name]
-        if place.device.type == "cpu" and torch.get_num_threads() > 1:
-            # Several threads would share each client's small product and wait for each other after every one of them.
-            self.add(name, torch.bmm(left, right))
-        else:
-            place.baddbmm_(left, right, beta=self.keep, alpha=self.scale)
-            self.done.add(name)
+        self.out[name].baddbmm_(left, right, beta=self.keep, alpha=self.scale)
+        self.done.add(name)
 
 
 @dataclass
@@ -95,16 +90,17 @@ def linear(node: fx.Node, sources: Nodes, is_head: bool, once: bool) -> Step:
     weight_name, bias_name, [source] = f"{node.target}.weight", f"{node.target}.bias", node.all_input_nodes
 
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[Tensor, Pull]:
-        x = split(now, values[source])
-        if is_head:
-            now.features = x
-        rows, weight, bias = x.flatten(1, -2), now.values[weight_name], now.values.get(bias_name)
-        y = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+        x, weight, bias = tensor(values[source]), now.values[weight_name], now.values.get(bias_name)
+        rows = x.reshape(now.clients, -1, x.shape[-1])
+        y = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
+        seen = split(now, x) if is_head else None
+        if seen is not None:
+            now.features = seen
 
         def pull(now: Pass, g: Tensor) -> list[Tensor]:
             g = g.reshape(y.shape)
-            back = [torch.bmm(g, weight).reshape(-1, *x.shape[2:])] if sources else []
-            if back and now.features is x and now.to_features is not None:
+            back = [torch.bmm(g, weight).view(x.shape)] if sources else []
+            if back and seen is not None and seen is now.features and now.to_features is not None:
                 back = [back[0] + now.to_features.flatten(0, 1)]
             places = placed(now)
             if weight_name in places.out and once:
@@ -115,7 +111,7 @@ def linear(node: fx.Node, sources: Nodes, is_head: bool, once: bool) -> Step:
                 places.add(bias_name, g.sum(1))
             return back
 
-        return y.reshape(-1, *x.shape[2:-1], y.shape[-1]), pull
+        return y.view(*x.shape[:-1], y.shape[-1]), pull
 
     return step
 
@@ -145,13 +141,14 @@ def weighted(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
     return step
 
 
-def relu(node: fx.Node) -> Step:
-    """max(x, 0)."""
+def relu(node: fx.Node, in_place: bool) -> Step:
+    """max(x, 0), over x itself if nobody else needs it."""
     [source] = node.all_input_nodes
 
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[Tensor, Pull]:
-        y = tensor(values[source]).relu()
-        return y, lambda _, g: [g * (y > 0)]
+        x = tensor(values[source])
+        y = x.relu_() if in_place else x.relu()
+        return y, lambda _, g: [torch.ops.aten.threshold_backward(g, y, 0)]
 
     return step
 

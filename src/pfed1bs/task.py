@@ -59,6 +59,7 @@ class Task:
         if not self.parts:
             raise ValueError(f"a model needs trainable parameters, {type(module).__name__} has none; set requires_grad")
         self.n = self.parts[-1].slice.stop
+        self._lengths = [math.prod(part.shape) for part in self.parts]
         trained = {part.name for part in self.parts}
         frozen = {name: value.detach() for name, value in self._module.named_parameters() if name not in trained}
         self._buffers: State = {**frozen, **dict(self._module.named_buffers())}
@@ -89,7 +90,7 @@ class Task:
         `penalty` maps the features (K, B, d) and labels (K, B) to one extra loss per client (K,).
         """
         grad = torch.zeros(w.shape, dtype=w.dtype, device=w.device)
-        loss, buffers = self._differentiate(w, x, y, buffers, Places(self._views(grad)), penalty)
+        loss, buffers = self._differentiate(self._views(w.data), x, y, buffers, Places(self._views(grad)), penalty)
         return grad, loss, buffers
 
     def descend(
@@ -100,15 +101,15 @@ class Task:
         The weights are written to `out`, which may be w itself; None makes new ones.
         """
         out = w.clone() if out is None else out if out is w else out.copy_(w)
-        places = Places(self._views(out), 1 - lr * mu, -lr)
-        return out, *self._differentiate(w, x, y, buffers, places, None)
+        weights = self._views(out.data)
+        return out, *self._differentiate(weights, x, y, buffers, Places(weights, 1 - lr * mu, -lr), None)
 
     def _differentiate(
-        self, w: Tensor, x: Tensor, y: Tensor, buffers: State, places: Places, penalty: Penalty | None
+        self, weights: State, x: Tensor, y: Tensor, buffers: State, places: Places, penalty: Penalty | None
     ) -> tuple[Tensor, State]:
-        """Put the gradients in their places, which may be w's own; losses (K,) and new buffers."""
+        """Put the gradients in their places, which may be the weights' own; losses (K,) and new buffers."""
         own = {name: value.clone() for name, value in buffers.items()}  # BatchNorm writes its statistics in place
-        logits, now, back = self._network(self._values(self._views(w.data), own), x, training=True, places=places)
+        logits, now, back = self._network(self._values(weights, own), x, training=True, places=places)
         loss, error = _cross_entropy(logits, y)
         if penalty is not None:
             features = self._seen(now).detach().requires_grad_()
@@ -134,7 +135,8 @@ class Task:
         return self._seen(self._network(self._values(self._views(w), buffers), x, training=False)[1])
 
     def _views(self, w: Tensor) -> dict[str, Tensor]:
-        return {part.name: w[:, part.slice].view(len(w), *part.shape) for part in self.parts}
+        pieces = torch.split(w, self._lengths, 1)
+        return {part.name: piece.view(-1, *part.shape) for part, piece in zip(self.parts, pieces, strict=True)}
 
     def _values(self, weights: State, buffers: State) -> State:
         if {BUFFER + name for name in self._buffers} != set(buffers):
@@ -170,11 +172,10 @@ def _parts(module: nn.Module, head: str | None) -> tuple[Part, ...]:
 
 def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Mean cross-entropy of every client (K,) and its gradient (K, B, C): softmax minus one-hot, over B."""
+    at = y.unsqueeze(2)
     log = logits.log_softmax(2)
-    loss = -log.gather(2, y[..., None]).squeeze(2).mean(1)
-    return loss, log.exp_().scatter_add_(2, y[..., None], log.new_full((1, 1, 1), -1.0).expand(*y.shape, 1)).div_(
-        y.shape[1]
-    )
+    loss = log.gather(2, at).mean((1, 2)).neg_()
+    return loss, log.exp_().scatter_(2, at, -1.0, reduce="add").div_(y.shape[1])
 
 
 def _reset(module: nn.Module) -> None:

@@ -74,7 +74,7 @@ class _Planner:
         if kind in WEIGHTED_LAYERS:
             return weighted(node, sources, own)
         if kind is nn.ReLU:
-            return relu(node)
+            return relu(node, self.spare(node))
         if kind is nn.Flatten and layer.start_dim == 1:
             return reshaped(node)
         return plain(node, sources) if kind in PLAIN_LAYERS else None
@@ -86,7 +86,7 @@ class _Planner:
         if node.op not in ("call_function", "call_method") or self.overwrites(node, None):
             return None
         if target in (F.relu, torch.relu, "relu"):
-            return relu(node)
+            return relu(node, self.spare(node))
         if target in PLAIN_FUNCTIONS:
             return None if any(sized) else plain(node, sources)
         if target in (torch.flatten, "flatten"):
@@ -98,6 +98,11 @@ class _Planner:
             self.sizes.add(node)
             return plain(node, [])
         return None
+
+    def spare(self, node: fx.Node) -> bool:
+        """Whether the input of a step is memory of a linear layer that no other step sees."""
+        [source] = node.all_input_nodes
+        return source.op == "call_module" and self.kind(source) is nn.Linear and len(source.users) == 1
 
     def kind(self, node: fx.Node) -> type[nn.Module]:
         """The class of a layer."""
