@@ -65,21 +65,21 @@ SOURCES = {
 NAMES = ("digits", *SOURCES)
 
 
-def load(name: str, root: str | Path | None = None) -> Dataset:
+def load(name: str, root: str | Path | None = None, num_classes: int | None = None) -> Dataset:
     """The data set `name`: one of NAMES, a path to a .npz file, or "package.module:function".
 
     Files of the known sets are looked for in `root`, the PFED1BS_DATA directory and the user cache, and downloaded
     to the cache when none has them. Own data are arrays x, y or x_train, y_train, x_test, y_test (a function returns
-    them in that order); x, y are split as `hold_out` says.
+    them in that order); x, y are split as `hold_out` says. `num_classes` of own data that do not show every label.
     """
     if name == "digits":
         return dataset(name, _digits(), 10)
     if name in SOURCES:
         return dataset(name, _known(name, root), SOURCES[name].num_classes)
     if name.endswith(".npz"):
-        return dataset(name, _npz(Path(name)))
+        return dataset(name, _npz(Path(name)), num_classes)
     if ":" in name:
-        return dataset(name, _function(name))
+        return dataset(name, _function(name), num_classes)
     near = difflib.get_close_matches(name, NAMES, 1, 0.5)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(NAMES)}"
     raise ValueError(f"unknown data set {name!r}; {hint} Your own: a path to a .npz file or package.module:function")

@@ -1,0 +1,1 @@
+"""Real federations: the methods of this package on Flower (docs/flower.md)."""

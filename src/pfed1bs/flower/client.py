@@ -1,0 +1,141 @@
+"""A client: its data, its model on disk, and its answers to the server's questions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
+from pfed1bs.config import Config, UserError
+from pfed1bs.data import Federation, federate, load
+from pfed1bs.evaluate import score
+from pfed1bs.exchange import News, hear, moved, rows
+from pfed1bs.flower.judging import shared
+from pfed1bs.flower.link import Content, Question, Value, pieces, text, whole
+from pfed1bs.flower.settings import Rules, Values, read
+from pfed1bs.flower.states import Shelf
+from pfed1bs.runs import federation, identity, method
+from pfed1bs.simulate import Turn, choose
+from pfed1bs.wire import KINDS, read_header
+
+
+@dataclass(frozen=True)
+class Client:
+    """One partition of a federation; nothing of its samples is in any answer."""
+
+    config: Config
+    rules: Rules
+    partition: int
+    folder: Path  # for its states
+    own: str = ""  # its own data: a .npz file or package.module:function; otherwise its part of data.name
+
+    @classmethod
+    def of(cls, run: Values, node: Values) -> "Client":
+        """The client that a run config and a node config describe."""
+        config, rules = read(run)
+        partition = node.get("partition-id")
+        if not isinstance(partition, int) or not 0 <= partition < config.clients:
+            raise UserError(
+                f"this node's partition-id must be in 0 .. clients - 1 = {config.clients - 1}, got {partition}",
+                "start the SuperNode with --node-config 'partition-id=0'",
+            )
+        torch.set_num_threads(config.threads or 1)
+        return cls(config, rules, partition, Path(str(node.get("state", rules.state))), str(node.get("data", "")))
+
+    @cached_property
+    def data(self) -> Federation:
+        """A federation in which this client's samples stand at its place."""
+        if not self.own:
+            return federation(self.config).to(choose(self.config.device))
+        part, (shape, classes) = self.config.data, self.rules.problem(self.config)
+        options = (part.cap, self.config.seed, part.min_size, part.augment, part.validate)
+        alone = federate(load(self.own, num_classes=classes), 1, "iid", "official", *options)
+        if alone.shape != shape:
+            raise UserError(f"samples of {self.own} have shape {alone.shape}, the federation's {shape}", "reshape them")
+        empty = tuple(torch.empty(0, dtype=torch.int64) for _ in range(self.partition))
+        return replace(alone, train=empty + alone.train, test=empty + alone.test).to(choose(self.config.device))
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The method."""
+        return method(self.config, *self.rules.problem(self.config))
+
+    def answer(self, question: Question, content: Content) -> dict[str, Value]:
+        """What the server gets to hear; a ValueError for a question that breaks a rule."""
+        shelf = Shelf.of(self.folder, text(content, "federation"), self.partition, identity(self.config))
+        if question == "query":
+            return {"partition": self.partition, "samples": self.samples, "held": shelf.held()}
+        base, round = whole(content, "base"), whole(content, "round")
+        if not -1 <= base < round:
+            raise ValueError(f"a round is done on an earlier state, got round {round} on the state of round {base}")
+        own: dict[str, Value] = {"partition": self.partition, "round": round}
+        held = shelf.held()
+        if base >= 0 and base not in held:
+            return {**own, "held": held}
+        if base < 0 and len(held) > 1:  # one may be of a round that was never counted
+            raise ValueError(
+                f"the server has forgotten that this client is in round {held[0]}: its checkpoint is older than the "
+                f"client's model; put the newer one back, or begin a new run without resume"
+            )
+        state = shelf.take(base) if base >= 0 else self.first
+        state = moved(state, choose(self.config.device))
+        return {**own, **(self.train if question == "train" else self.judge)(content, shelf, base, round, state)}
+
+    @property
+    def samples(self) -> int:
+        """Training samples."""
+        return len(self.data.train[self.partition])
+
+    @property
+    def first(self) -> State:
+        """The state before the first round, the same as in a simulator."""
+        return rows(self.algorithm.init(self.config.clients)[1], torch.tensor([self.partition]))
+
+    def cohort(self, base: int, round: int) -> Cohort:
+        """The client alone in its round."""
+        alone = (torch.tensor([value]) for value in (self.partition, self.samples, base))
+        return Cohort(self.config.seed, round, *alone)
+
+    def train(self, content: Content, shelf: Shelf, base: int, round: int, state: State) -> dict[str, Value]:
+        """Do a round, keep what came of it, and say it."""
+        news = checked(self.algorithm, pieces(content, "news"), base, round)
+        size = (self.config.steps, self.config.batch)
+        work = Turn(self.algorithm, self.data, state, [news], self.cohort(base, round), *size)(torch.tensor([0]))
+        before = {base: {name: value.clone() for name, value in state.items()}} if base >= 0 else {}
+        shelf.put({**before, round: work.state})
+        log: dict[str, Value] = {f"log/{name}": [float(value.double().mean())] for name, value in work.log.items()}
+        said = work.messages[0] if work.messages and content.get("speak") is True else b""
+        return {"up": said, **log}
+
+    def judge(self, content: Content, shelf: Shelf, base: int, round: int, state: State) -> dict[str, Value]:
+        """Right answers, samples and loss of each kind of model on the client's own test samples; nothing is kept."""
+        sent, at = pieces(content, "news"), torch.tensor([self.partition])
+        if replicates(self.algorithm):
+            state, _ = hear(self.algorithm, state, [checked(self.algorithm, sent, base, round)])
+        size = (self.config.seed, self.config.steps, self.config.batch)
+        models = self.algorithm.personal(
+            moved(shared(self.algorithm, state, sent, round), choose(self.config.device)),
+            state,
+            self.cohort(base, round),
+            self.data.batches(at, round, *size),
+        )
+        scores = {name: score(self.algorithm, self.data, model, at) for name, model in models.items()}
+        return {
+            f"score/{name}": [float(found.correct), float(found.samples), float(found.loss)]
+            for name, found in scores.items()
+        }
+
+
+def checked(algorithm: Algorithm, sent: Sequence[bytes], base: int, round: int) -> list[News]:
+    """The news of a round, if they are those that a client with the state of round `base` has to hear."""
+    kinds = {number: kind for kind, number in KINDS.items()}
+    headers = [read_header(data) for data in sent]
+    found = [(kinds.get(header.kind), header.round) for header in headers]
+    first = base + 1 if replicates(algorithm) else round
+    whole = algorithm.down and found == [("down", first + i) for i in range(len(found))] and len(found) > round - first
+    short = replicates(algorithm) and found == [("snapshot", round)]
+    if not (whole or short or (not algorithm.down and not found)):
+        raise ValueError(f"on the state of round {base}, round {round} has other news than {found}")
+    return [News(kinds[header.kind], header.round, data) for header, data in zip(headers, sent, strict=True)]

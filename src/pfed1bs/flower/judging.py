@@ -1,0 +1,40 @@
+"""How models are judged where they are: what the server must send for it, and what a client makes of that."""
+
+import torch
+
+from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
+from pfed1bs.codecs import Floats
+from pfed1bs.exchange import tell
+from pfed1bs.simulate import Progress
+from pfed1bs.wire import Layout, decode, encode
+
+
+def needed(algorithm: Algorithm, now: Progress, cohort: Cohort) -> list[list[bytes]]:
+    """What each client of the cohort has to be sent before it can judge its models.
+
+    Nothing, where a method judges what the client has; the next broadcast, where the client keeps a replica of the
+    shared model; otherwise the server's model.
+    """
+    if type(algorithm).personal is Algorithm.personal:
+        return [[] for _ in cohort.ids]
+    if replicates(algorithm):
+        return [[item.data for item in items] for items in tell(algorithm, now.server, now.history, cohort)]
+    layout = _layout(now.server)
+    message = {name: now.server[name] for name in layout}
+    return [[encode(layout, message, kind="snapshot", round=now.round)] for _ in cohort.ids]
+
+
+def shared(algorithm: Algorithm, clients: State, sent: list[bytes], round: int) -> State:
+    """The server's model as a client knows it after what was sent; `clients` have heard the news."""
+    if type(algorithm).personal is Algorithm.personal:
+        return {}
+    if replicates(algorithm):
+        return {"w": clients["theta"][0], "theta": clients["theta"][0]}
+    if len(sent) != 1:
+        raise ValueError(f"to judge its model a client needs the server's in one message, got {len(sent)}")
+    first = algorithm.init(1)[0]
+    return {**first, **decode(_layout(first), sent[0], kind="snapshot", round=round)}
+
+
+def _layout(server: State) -> Layout:
+    return {name: Floats(tuple(value.shape)) for name, value in server.items() if value.dtype == torch.float32}

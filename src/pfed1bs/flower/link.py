@@ -1,0 +1,95 @@
+"""What the server's loop needs of a network: names of nodes, questions, answers. No type of Flower's stands here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Value = bool | int | float | str | bytes | list[int] | list[float] | list[bytes]
+Content = Mapping[str, Value]  # what one record holds
+Question = Literal["query", "train", "evaluate"]  # who are you; do a round; how good is your model
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back from a node: a content, or the reason why there is none."""
+
+    node: int
+    content: Content | None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes that have gone over a link so far, as serialised records."""
+
+    up: int = 0
+    down: int = 0
+    messages: int = 0
+
+    def since(self, before: "Size") -> "Size":
+        """What came on top of an earlier count."""
+        return Size(self.up - before.up, self.down - before.down, self.messages - before.messages)
+
+
+class Link(Protocol):
+    """A network with the server at one end."""
+
+    @property
+    def size(self) -> Size:
+        """What has been sent."""
+        ...
+
+    def nodes(self) -> set[int]:
+        """The nodes that are connected now."""
+        ...
+
+    def ask(self, question: Question, letters: Mapping[int, Content], timeout: float) -> list[Reply]:
+        """Send every node its letter and gather what comes back within `timeout` seconds."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait for the network to change."""
+        ...
+
+
+def whole(content: Content, key: str) -> int:
+    """The whole number under a key, or a ValueError."""
+    value = content.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{key} must be a whole number, got {value!r:.40}")
+    return value
+
+
+def text(content: Content, key: str) -> str:
+    """The string under a key, or a ValueError."""
+    value = content.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{key} must be a string, got {value!r:.40}")
+    return value
+
+
+def numbers(content: Content, key: str) -> list[int]:
+    """The list of whole numbers under a key, or a ValueError."""
+    value = content.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+        raise ValueError(f"{key} must be a list of whole numbers, got {value!r:.40}")
+    return [int(item) for item in value]
+
+
+def pieces(content: Content, key: str) -> list[bytes]:
+    """The list of messages under a key, or a ValueError."""
+    value = content.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, bytes) for item in value):
+        raise ValueError(f"{key} must be a list of messages, got {value!r:.40}")
+    return [item for item in value if isinstance(item, bytes)]
+
+
+def reals(content: Content, prefix: str) -> dict[str, list[float]]:
+    """The lists of numbers under all keys that begin with `prefix`, by the rest of the key, or a ValueError."""
+    found = {}
+    for key, value in content.items():
+        if key.startswith(prefix):
+            if not isinstance(value, list) or not all(type(item) is float for item in value):
+                raise ValueError(f"{key} must be a list of numbers, got {value!r:.40}")
+            found[key.removeprefix(prefix)] = [float(item) for item in value]
+    return found

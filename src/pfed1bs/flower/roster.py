@@ -1,0 +1,97 @@
+"""Who is who: which node is which client, how many samples it has, which states it holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from pfed1bs.flower.link import Content, Link, Reply, numbers, whole
+from pfed1bs.simulate import Progress
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client as it introduced itself."""
+
+    node: int
+    samples: int
+    held: tuple[int, ...] | None  # rounds of its states; None: as the server knows
+
+
+@dataclass
+class Roster:
+    """The members of a federation. A client is its partition; the node that speaks for it may change."""
+
+    federation: str
+    clients: int
+    max_samples: int
+    tell: Callable[[str], None]
+    members: dict[int, Member] = field(default_factory=dict)  # by client
+    refused: set[int] = field(default_factory=set)  # nodes that introduced themselves wrongly, or not at all
+
+    def refresh(self, link: Link, timeout: float) -> set[int]:
+        """Ask new nodes who they are; the clients that are connected now."""
+        here = link.nodes()
+        known = {member.node for member in self.members.values()}
+        strangers = here - known - self.refused
+        if strangers:
+            replies = link.ask("query", {node: self.question for node in sorted(strangers)}, timeout)
+            self.refused |= strangers - {reply.node for reply in replies}
+            for reply in sorted(replies, key=lambda reply: reply.node):
+                if reply.node in strangers:
+                    self._introduce(link, here, reply, timeout)
+        return {client for client, member in self.members.items() if member.node in here}
+
+    @property
+    def question(self) -> Content:
+        """What a new node is asked."""
+        return {"federation": self.federation}
+
+    def _introduce(self, link: Link, here: set[int], reply: Reply, timeout: float) -> None:
+        try:
+            client, member = self._member(reply)
+        except ValueError as error:
+            self.refused.add(reply.node)
+            self.tell(f"node {reply.node} is not admitted: {error}")
+            return
+        before = self.members.get(client)
+        if before is not None and before.node in here and before.node != reply.node:
+            again = link.ask("query", {before.node: self.question}, timeout)
+            if any(one.node == before.node and one.content is not None for one in again):
+                self.refused.add(reply.node)
+                self.tell(f"node {reply.node} is not admitted: client {client} is node {before.node}, which answers")
+                return
+        self.members[client] = member
+        self.tell(f"client {client} is node {member.node}, {member.samples} samples, states {list(member.held or ())}")
+
+    def _member(self, reply: Reply) -> tuple[int, Member]:
+        if reply.content is None:
+            raise ValueError(reply.error or "it gave no answer")
+        client, samples = whole(reply.content, "partition"), whole(reply.content, "samples")
+        if not 0 <= client < self.clients:
+            raise ValueError(f"its partition must be in 0 .. {self.clients - 1}, got {client}")
+        if not 1 <= samples <= self.max_samples:
+            raise ValueError(f"it claims {samples} samples; 1 .. max_samples = {self.max_samples} are believed")
+        return client, Member(reply.node, samples, tuple(numbers(reply.content, "held")))
+
+    @property
+    def sizes(self) -> Tensor:
+        """(K,) training samples, 0 for clients that never came."""
+        return torch.tensor([self.members[k].samples if k in self.members else 0 for k in range(self.clients)])
+
+    def note(self, client: int, held: list[int] | None) -> None:
+        """Write down which states a client really has; None: those that the server counted on."""
+        self.members[client] = replace(self.members[client], held=None if held is None else tuple(held))
+
+    def reconciled(self, now: Progress) -> Progress:
+        """The progress with `seen` as clients can live up to it: one that lost states starts from an older one."""
+        seen = now.seen.clone()
+        for client, member in self.members.items():
+            last = int(seen[client])
+            if member.held is None or last in (-1, *member.held):
+                continue
+            older = [round for round in member.held if 0 <= round < last]
+            seen[client] = max(older, default=-1)
+            self.tell(f"client {client} has lost the state of round {last}; it goes on from {int(seen[client])}")
+        return replace(now, seen=seen)

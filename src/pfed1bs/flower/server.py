@@ -1,0 +1,203 @@
+"""The server's round loop over a network: the same rounds as in the simulator, with clients that fail."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithm import Algorithm, Cohort, State
+from pfed1bs.config import Config
+from pfed1bs.evaluate import Score
+from pfed1bs.exchange import traffic
+from pfed1bs.flower.judging import needed
+from pfed1bs.flower.link import Content, Link, Question, Reply, numbers, reals, whole
+from pfed1bs.flower.roster import Roster
+from pfed1bs.flower.settings import Rules
+from pfed1bs.simulate import Plan, Progress, Round, begin, conclude, joined, prepare
+from pfed1bs.wire import decode
+
+PAUSE = 1.0  # seconds between looks at who is connected
+
+
+class Stopped(RuntimeError):
+    """Too few clients answered, too often."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A client's part in a round, found valid."""
+
+    up: bytes
+    samples: int
+    log: State
+
+
+@dataclass
+class Server:
+    """One federation, seen from its server."""
+
+    algorithm: Algorithm
+    link: Link
+    config: Config
+    rules: Rules
+    federation: str  # tells this federation's client states from others'
+    tell: Callable[[str], None]  # where to say who was not counted, and why
+
+    roster: Roster = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nobody is known yet."""
+        self.roster = Roster(self.federation, self.config.clients, self.rules.max_samples, self.tell)
+
+    def rounds(self, resume: Progress | None = None) -> Iterator[Round]:
+        """Do the rounds one by one; the caller must save each before it takes the next."""
+        now = resume or replace(begin(self.algorithm, self.config.clients), clients={})
+        wanted = self.config.clients  # the first round waits for all of them
+        while now.round < self.config.rounds:
+            done = self._round(now, wanted)
+            yield done
+            now, wanted = done.progress, self.rules.min_clients
+
+    def _round(self, now: Progress, wanted: int) -> Round:
+        """One round, repeated until enough clients have answered."""
+        began, answers, asked = perf_counter(), dict[int, Answer](), list[Plan]()
+        for attempt in range(1, self.rules.attempts + 1):
+            here = self._present(wanted)
+            now = self.roster.reconciled(now)
+            plan = prepare(self.algorithm, now, self.roster.sizes, self.config.seed, self.config.sampled)
+            asked.append(plan.part(torch.tensor(sorted(here - {*answers}), dtype=torch.int64)))
+            answers |= self._answers(now, asked[-1])
+            counted = [client for client in plan.cohort.ids.tolist() if client in answers]
+            if len(counted) >= self.rules.min_clients:
+                return self._counted(now, plan, answers, asked, perf_counter() - began)
+            few = f"round {now.round}: {len(counted)} valid answers, {self.rules.min_clients} are needed"
+            self.tell(f"{few}; attempt {attempt} of {self.rules.attempts}")
+        raise Stopped(f"{few}, after {self.rules.attempts} attempts; the run can go on with resume=true")
+
+    def _present(self, wanted: int) -> set[int]:
+        """The clients that are connected; waits a while if there are fewer than wanted."""
+        self.roster.refused.clear()  # whoever was not admitted may try again in every round
+        here, waited = self.roster.refresh(self.link, self.rules.timeout), 0.0
+        while len(here) < wanted and waited < self.rules.wait:
+            self.link.pause(PAUSE)
+            waited += PAUSE
+            here = self.roster.refresh(self.link, self.rules.timeout)
+        return here
+
+    def _answers(self, now: Progress, plan: Plan) -> dict[int, Answer]:
+        """Ask the clients of a round; the valid answers, at most one of each."""
+        sampled = {*plan.cohort.ids.tolist()}
+        letters: dict[int, Content] = {
+            client: {"news": [item.data for item in items], "speak": client in sampled}
+            for client, items in zip(plan.active.ids.tolist(), plan.news, strict=True)
+        }
+        valid: dict[int, Answer] = {}
+        for client, reply in self._asked("train", now, letters):
+            try:
+                if client in valid:
+                    raise ValueError("it has answered already")
+                valid[client] = self._answer(now, client, reply, client in sampled)
+                self.roster.note(client, None)
+            except ValueError as error:
+                self.tell(f"round {now.round}: client {client} is not counted: {error}")
+        return valid
+
+    def _asked(self, question: Question, now: Progress, letters: dict[int, Content]) -> Iterator[tuple[int, Reply]]:
+        """Send letters to clients; what comes back from the nodes that were asked, in the order of clients."""
+        common: Content = {"federation": self.federation, "round": now.round}
+        nodes = {self.roster.members[client].node: client for client in letters}
+        sent = {node: {**common, **letters[k], "base": int(now.seen[k])} for node, k in nodes.items()}
+        replies = self.link.ask(question, sent, self.rules.timeout) if sent else []
+        for reply in replies:
+            if reply.node not in nodes:
+                self.tell(f"round {now.round}: an answer of node {reply.node}, which was not asked, is dropped")
+        silent = {*nodes} - {reply.node for reply in replies}
+        replies = [*replies, *(Reply(node, None, "no answer in time") for node in silent)]
+        yield from sorted(
+            ((nodes[reply.node], reply) for reply in replies if reply.node in nodes), key=lambda item: item[0]
+        )
+
+    def _content(self, now: Progress, client: int, reply: Reply) -> Content:
+        """The content of a reply, if it is this client's answer to this round."""
+        content = reply.content
+        if content is None:
+            raise ValueError(reply.error)
+        for key, expected in (("partition", client), ("round", now.round)):
+            if (found := whole(content, key)) != expected:
+                raise ValueError(f"its {key} is {found}, expected {expected}")
+        if "held" in content:
+            held = numbers(content, "held")
+            self.roster.note(client, held)
+            raise ValueError(f"it holds the states of rounds {held}, not that of {int(now.seen[client])}")
+        return content
+
+    def _answer(self, now: Progress, client: int, reply: Reply, sampled: bool) -> Answer:
+        content, samples = self._content(now, client, reply), self.roster.members[client].samples
+        up = content.get("up")
+        if not isinstance(up, bytes):
+            raise ValueError(f"its message must be bytes, got {type(up).__name__}")
+        if not (sampled and self.algorithm.up):
+            return Answer(b"", samples, self._log(content))
+        known = self.algorithm.known(now.server, "up", now.round)
+        if not decode(self.algorithm.up, up, kind="up", round=now.round, samples=samples, known=known, packed=True):
+            raise ValueError("its message is empty")
+        return Answer(up, samples, self._log(content))
+
+    def _log(self, content: Content) -> State:
+        """What a client says about its training, under names that cannot be taken for the server's own."""
+        found = reals(content, "log/")
+        if not all(len(values) == 1 and isfinite(values[0]) and name.isalpha() for name, values in found.items()):
+            raise ValueError("what it logs must be one finite number under each name")
+        return {name: torch.tensor(values) for name, values in found.items() if name not in ("round", "seconds")}
+
+    def _counted(
+        self, now: Progress, plan: Plan, answers: dict[int, Answer], asked: list[Plan], seconds: float
+    ) -> Round:
+        """The round, closed with the answers there are."""
+        part = plan.part(torch.tensor(sorted(answers)))
+        sizes = torch.tensor([answers[client].samples for client in part.cohort.ids.tolist()])
+        part = replace(part, cohort=replace(part.cohort, sizes=sizes))
+        sent = [answers[client].up for client in part.cohort.ids.tolist()] if self.algorithm.up else []
+        known = self.algorithm.known(now.server, "up", now.round)
+        after, shared = conclude(self.algorithm, now, part, sent)
+        news = [items for one in asked for items in one.news]
+        active = [one.active for one in asked]
+        everyone = Cohort(
+            self.config.seed,
+            now.round,
+            *(torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen")),
+        )
+        logs = [answers[client].log for client in sorted(answers)]
+        common = {*logs[0]}.intersection(*logs)
+        log = joined([{name: one[name] for name in sorted(common)} for one in logs])
+        bill = traffic(self.algorithm, news, sent, everyone)
+        return Round(now.round, part.cohort, bill, sent, {**log, **shared}, seconds, after, known)
+
+    def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
+        """The connected clients, and how good their models are on their own test samples."""
+        here = torch.tensor(sorted(self.roster.refresh(self.link, self.rules.timeout)), dtype=torch.int64)
+        now = self.roster.reconciled(now)
+        cohort = Cohort(self.config.seed, now.round, here, self.roster.sizes[here], now.seen[here])
+        sent = needed(self.algorithm, now, cohort) if len(here) else []
+        letters: dict[int, Content] = {k: {"news": news} for k, news in zip(here.tolist(), sent, strict=True)}
+        found: dict[int, dict[str, list[float]]] = {}
+        for client, reply in self._asked("evaluate", now, letters):
+            try:
+                found[client] = self._scores(self._content(now, client, reply))
+            except ValueError as error:
+                self.tell(f"round {now.round}: client {client} is not judged: {error}")
+        names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
+        stacked = {name: torch.tensor([one[name] for one in found.values()], dtype=torch.float64).T for name in names}
+        return torch.tensor([*found]), {name: Score(*values) for name, values in stacked.items()}
+
+    def _scores(self, content: Content) -> dict[str, list[float]]:
+        scores = reals(content, "score/")
+        for name, values in scores.items():
+            if not (len(values) == 3 and all(map(isfinite, values)) and 0 <= values[0] <= values[1] and values[1] >= 1):
+                raise ValueError(f"its score {name} must be right answers, samples and loss, got {values}")
+        if "personal" not in scores:
+            raise ValueError("its answer has no score of the personal model")
+        return scores

@@ -1,0 +1,111 @@
+"""What Flower's run config and node config say: the keys of every run, and a few that only real federations have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import get_type_hints
+
+from pfed1bs.algorithms import REGISTRY, SHARED, algorithm_class
+from pfed1bs.config import TABLES, Config, DataConfig, ModelConfig, UserError, load, nearest
+
+Values = Mapping[str, bool | int | float | str]
+LEFT_OUT = ("chunk", "checkpoint_every", "potential", *TABLES, "algorithm", "options")  # they mean nothing here
+SHAPES = {  # of one sample, and classes: the server has no data to look at
+    "digits": ((1, 8, 8), 10),
+    "mnist": ((1, 28, 28), 10),
+    "fmnist": ((1, 28, 28), 10),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "svhn": ((3, 32, 32), 10),
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Keys that only real federations have."""
+
+    min_clients: int = 2  # fewest valid answers that make a round
+    timeout: float = 600.0  # seconds after which a round goes on without those who have not answered
+    attempts: int = 3  # how often a round is tried before the run stops
+    wait: float = 60.0  # seconds to wait for clients that are not connected, at the start and before another attempt
+    max_samples: int = 100_000  # most training samples that a client may claim
+    resume: bool = False  # go on with the run in the folder `out`
+    state: str = "pfed1bs-state"  # folder at the client for its model; a node may have its own
+    shape: str = ""  # of one sample, as 1x28x28: for data of the clients' own
+    classes: int = 0  # for data of the clients' own
+
+    def problem(self, config: Config) -> tuple[tuple[int, ...], int]:
+        """Shape of one sample and number of classes."""
+        if self.shape and self.classes:
+            parts = self.shape.split("x")
+            if not all(part.isdecimal() and int(part) for part in parts):
+                raise UserError(f"shape must be whole numbers with x between, got {self.shape}", "shape='1x28x28'")
+            return tuple(map(int, parts)), self.classes
+        if config.data.name not in SHAPES:
+            raise UserError(
+                f"the server cannot know what samples of {config.data.name} look like", "add shape='1x28x28' classes=10"
+            )
+        return SHAPES[config.data.name]
+
+
+def read(values: Values) -> tuple[Config, Rules]:
+    """The configuration of a run from Flower's flat keys; an empty text means that a key is not given."""
+    given = {key: value for key, value in values.items() if value != ""}
+    hints, rules = get_type_hints(Rules), {}
+    for key in [key for key in given if key in hints]:
+        value, wanted = given.pop(key), hints[key]
+        if not isinstance(value, (int, float) if wanted is float else wanted) or (
+            isinstance(value, bool) is not (wanted is bool)
+        ):
+            raise UserError(f"{key} must be {wanted.__name__}, got {value!r}", f"write {key}={getattr(Rules, key)!r}")
+        rules[key] = value
+    flags = [f"--{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in given.items()]
+    config = _loaded(flags, [*hints])
+    checked = Rules(**rules)  # type: ignore[arg-type]
+    _valid(config, checked)
+    return config, checked
+
+
+def _loaded(flags: list[str], own: list[str]) -> Config:
+    """The configuration of the flags; hints know the keys of real federations too."""
+    try:
+        return load(None, flags)
+    except UserError as error:
+        unknown = str(error).removeprefix("unknown key ")
+        if unknown == str(error) or not (near := nearest(unknown, own)).startswith("did you"):
+            raise
+        raise UserError(str(error), near) from error
+
+
+def _valid(config: Config, rules: Rules) -> None:
+    most = config.sampled or config.clients
+    if not 1 <= rules.min_clients <= most:
+        raise UserError(
+            f"min_clients must be in 1 .. {most}, the clients of a round, got {rules.min_clients}",
+            f"try min_clients={most}",
+        )
+    for key in ("timeout", "attempts", "max_samples"):
+        if not getattr(rules, key) > 0:
+            raise UserError(f"{key} must be positive, got {getattr(rules, key)}", f"try {key}={getattr(Rules, key)}")
+    if rules.resume and not config.out:
+        raise UserError("resume needs to know the run folder", "add out='DIR'")
+
+
+def tables(config: Config) -> dict[str, object]:
+    """Every key that a run may be given, with its value; empty where the default holds. For [tool.flwr.app.config].
+
+    Flower lets a user override only keys that are listed, so all options of all methods are.
+    """
+    plain = {item.name: getattr(config, item.name) for item in fields(Config) if item.name not in LEFT_OUT}
+    rules = {item.name: item.default for item in fields(Rules)}
+    options = sorted({option.name for name in REGISTRY for option in fields(algorithm_class(name))} - {*SHARED})  # type: ignore[arg-type]
+    own = algorithm_class(config.method)
+    chosen = {key: value for key, value in config.algorithm.items() if value != getattr(own, key, None)}
+    return {
+        **{key: "" if value is None else value for key, value in {**plain, **rules}.items()},
+        **{key: _table(getattr(config, key)) for key in ("data", "model")},
+        "algorithm": {"name": config.method, **{key: chosen.get(key, "") for key in options}},
+    }
+
+
+def _table(part: DataConfig | ModelConfig) -> dict[str, object]:
+    return {key: "" if value is None else value for key, value in vars(part).items()}

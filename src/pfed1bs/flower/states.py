@@ -1,0 +1,48 @@
+"""A client's model on its disk: after its last round, and before it, until the server says which of them counted."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfed1bs import checkpoint
+from pfed1bs.algorithm import State
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The states of one client in one federation, by the round they were reached in, in one file.
+
+    A client cannot know whether its answer was counted. So it keeps the state it began a round with beside the one it
+    ended with; the next message says from which of them to go on, and only then the other one is dropped.
+    """
+
+    path: Path
+    identity: str
+
+    @classmethod
+    def of(cls, folder: Path, federation: str, partition: int, identity: str) -> "Shelf":
+        """The shelf of a client in a federation; names that are no file names are refused."""
+        if not federation or not all(letter.isalnum() or letter in "-_" for letter in federation):
+            raise ValueError(f"a federation's name has letters, digits, - and _, got {federation!r:.40}")
+        return cls(folder / f"{federation}-{partition}.safetensors", identity)
+
+    def held(self) -> list[int]:
+        """The rounds whose states are here."""
+        return sorted(self._read()) if self.path.exists() else []
+
+    def take(self, round: int) -> State:
+        """The state after a round."""
+        return self._read()[round]
+
+    def put(self, states: dict[int, State]) -> None:
+        """Replace everything by these states, all or nothing."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        tensors = {f"{round}/{name}": value for round, state in states.items() for name, value in state.items()}
+        checkpoint.write(self.path, tensors, {"identity": self.identity})
+
+    def _read(self) -> dict[int, State]:
+        tensors, _ = checkpoint.read(self.path, self.identity)
+        states: dict[int, State] = {}
+        for key, value in tensors.items():
+            round, _, name = key.partition("/")
+            states.setdefault(int(round), {})[name] = value
+        return states
