@@ -42,7 +42,7 @@ VARIANTS = [
     {"algorithm.name": "pfed1bs", "algorithm.code": "entropy"},
     {"algorithm.name": "pfed1bs", "algorithm.train": "all", "algorithm.momentum": 0.5},
     {"algorithm.name": "pfed1bs", "algorithm.start": "own", "algorithm.v0": "sketch"},
-    {"algorithm.name": "pfed1bs-delta", "algorithm.keep": "best", "algorithm.trial": 2},
+    {"algorithm.name": "pfed1bs-delta", "algorithm.keep": "best"},
     {"algorithm.name": "local", "algorithm.train": "all"},
     {"algorithm.name": "dispfl", "algorithm.neighbours": 2},
     {"algorithm.name": "signsgd", "rounds": 6, "sampled": 2},
