@@ -9,6 +9,8 @@ and for sweeps: every --set adds a variant of the options of a method.
 
 import argparse
 import json
+import os
+import shlex
 import subprocess
 import sys
 import time
@@ -70,17 +72,20 @@ def written(path, recipe, device, rows):
     """All runs so far, with what made them; a run per line."""
     if not path:
         return
+    text = json.dumps({**facts(device), "recipe": recipe, "runs": rows})
+    Path(path).write_text(text.replace('{"algorithm"', '\n{"algorithm"') + "\n")
+
+
+def facts(device):
+    """What made a result; the commit from PFED1BS_COMMIT where the code has travelled without its history."""
     git = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
-    facts = {
-        "command": "python " + " ".join(sys.argv),
-        "commit": git.stdout.strip(),
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": git.stdout.strip() or os.environ.get("PFED1BS_COMMIT", ""),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "recipe": recipe,
-        "runs": rows,
     }
-    Path(path).write_text(json.dumps(facts).replace('{"algorithm"', '\n{"algorithm"') + "\n")
 
 
 def main():

@@ -37,6 +37,7 @@ class PFed1BSDelta(Algorithm):
     trial: int = 20  # rounds a client takes part in before it chooses (best)
     margin: float = 1.0  # standard errors by which another model must beat `prox` to be chosen (best)
     rotate: bool = True  # second rotation before the server's signs
+    follow: bool = False  # the client's own model moves with the shared one, also while the client is away
     scales: Literal["one", "layer"] = "one"  # layer: every layer has a sketch and a scale of its own
     feedback: bool = False  # both sides remember what their signs lost and add it to the next message
 
@@ -86,8 +87,10 @@ class PFed1BSDelta(Algorithm):
     def absorb(self, clients: State, received: Message, round: int) -> State:
         """Move the replica by the step of the round before; a snapshot replaces it."""
         if "theta" in received:
-            return {**clients, "theta": stack(received["theta"], len(clients["w"])).clone()}
-        return {**clients, "theta": clients["theta"] + self.shift(received["signs"], received["scale"], round - 1)}
+            theta = stack(received["theta"], len(clients["w"])).clone()
+        else:
+            theta = clients["theta"] + self.shift(received["signs"], received["scale"], round - 1)
+        return {**clients, "theta": theta, **({"w": clients["w"] + (theta - clients["theta"])} if self.follow else {})}
 
     def snapshot(self, server: State) -> Message:
         """The shared model."""
