@@ -1,8 +1,8 @@
 """Models of known layers computed and differentiated for all clients at once, without the overhead of vmap.
 
-The activations of K clients are kept as one batch of K * B samples, client after client, so that a layer that treats
-samples one by one runs as it is. Linear layers are one batched product each, and write what becomes of their weights
-straight to its place. Other known layers with weights go through vmap one by one.
+Activations are (K, B, ...); a layer that treats samples one by one runs as it is on all K * B of them. Linear layers
+are one batched product each, and write what becomes of their weights straight to its place; they keep the samples as
+the fastest axis, which suits products of small batches. Other known layers with weights go through vmap one by one.
 """
 
 from collections import ChainMap
@@ -67,16 +67,16 @@ class Plan:
 
     def __call__(self, now: Pass, x: Tensor) -> tuple[Tensor, Backward]:
         """Outputs for inputs (K, B, ...), and the way back."""
-        values: dict[fx.Node, object] = {self.input: x.flatten(0, 1)}
+        values: dict[fx.Node, object] = {self.input: x}
         pulls: list[tuple[fx.Node, Pull, Nodes]] = []
         for node, step, sources in self.steps:
             values[node], pull = step(now, values)
             if pull is not None:
                 pulls.append((node, pull, sources))
-        return split(now, values[self.output]), lambda error: self._back(now, pulls, error)
+        return tensor(values[self.output]), lambda error: self._back(now, pulls, error)
 
     def _back(self, now: Pass, pulls: Sequence[tuple[fx.Node, Pull, Nodes]], error: Tensor) -> None:
-        gradients: dict[fx.Node, Tensor] = {self.output: error.flatten(0, 1)}
+        gradients: dict[fx.Node, Tensor] = {self.output: error}
         for node, pull, sources in reversed(pulls):
             if node in gradients:
                 for source, part in zip(sources, pull(now, gradients.pop(node)), strict=True):
@@ -91,27 +91,27 @@ def linear(node: fx.Node, sources: Nodes, is_head: bool, once: bool) -> Step:
 
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[Tensor, Pull]:
         x, weight, bias = tensor(values[source]), now.values[weight_name], now.values.get(bias_name)
-        rows = x.reshape(now.clients, -1, x.shape[-1])
-        y = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
-        seen = split(now, x) if is_head else None
-        if seen is not None:
-            now.features = seen
+        rows = x.flatten(1, -2)  # (K, B, in)
+        columns = rows.mT
+        y = torch.bmm(weight, columns) if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, columns)
+        if is_head:
+            now.features = x
 
         def pull(now: Pass, g: Tensor) -> list[Tensor]:
-            g = g.reshape(y.shape)
-            back = [torch.bmm(g, weight).view(x.shape)] if sources else []
-            if back and seen is not None and seen is now.features and now.to_features is not None:
-                back = [back[0] + now.to_features.flatten(0, 1)]
+            g = g.flatten(1, -2).mT  # (K, out, B)
+            back = [torch.bmm(weight.mT, g).mT.reshape(x.shape)] if sources else []
+            if back and now.features is x and now.to_features is not None:
+                back = [back[0] + now.to_features]
             places = placed(now)
             if weight_name in places.out and once:
-                places.add_product(weight_name, g.mT, rows)
+                places.add_product(weight_name, g, rows)
             elif weight_name in places.out:
-                now.late.append((weight_name, torch.bmm(g.mT, rows)))
+                now.late.append((weight_name, torch.bmm(g, rows)))
             if bias_name in places.out:
-                places.add(bias_name, g.sum(1))
+                places.add(bias_name, g.sum(2))
             return back
 
-        return y.view(*x.shape[:-1], y.shape[-1]), pull
+        return y.mT.reshape(*x.shape[:-1], y.shape[1]), pull
 
     return step
 
@@ -121,20 +121,20 @@ def weighted(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
     [source] = node.all_input_nodes
 
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[Tensor, Pull | None]:
-        layer, x = now.module.get_submodule(str(node.target)), split(now, values[source])
+        layer, x = now.module.get_submodule(str(node.target)), tensor(values[source])
         stacks = {key: now.values[f"{node.target}.{key}"] for key in own}
         call = vmap(lambda values, x: functional_call(layer, values, (x,)))
         if now.places is None:
-            return call(stacks, x).flatten(0, 1), None
+            return call(stacks, x), None
         leaves = {key: leaf(stacks[key]) for key in own if f"{node.target}.{key}" in now.places.out}
         inputs = leaf(x) if sources else x
         with torch.enable_grad():
-            y = call({**stacks, **leaves}, inputs).flatten(0, 1)
+            y = call({**stacks, **leaves}, inputs)
 
         def pull(now: Pass, g: Tensor) -> Sequence[Tensor]:
             to = torch.autograd.grad(y, [*leaves.values(), *([inputs] if sources else [])], g)
             now.late.extend((f"{node.target}.{key}", part) for key, part in zip(leaves, to, strict=False))
-            return [part.flatten(0, 1) for part in to[len(leaves) :]]
+            return to[len(leaves) :]
 
         return y.detach(), pull
 
@@ -178,27 +178,25 @@ def plain(node: fx.Node, sources: Nodes) -> Step:
 
 
 def called(now: Pass, node: fx.Node, values: Mapping[fx.Node, object]) -> object:
-    """The value of a node."""
+    """The value of a node that treats samples one by one."""
     args = list(_filled(node.args, values))
     if node.op == "call_module":
-        return now.module.get_submodule(str(node.target))(*args)
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **node.kwargs)
-    assert callable(node.target)
-    return node.target(*args, **node.kwargs)
+        value: object = now.module.get_submodule(str(node.target))(*args)
+    elif node.op == "call_method":
+        value = getattr(args[0], str(node.target))(*args[1:], **node.kwargs)
+    else:
+        assert callable(node.target)
+        value = node.target(*args, **node.kwargs)
+    return value.reshape(now.clients, -1, *value.shape[1:]) if isinstance(value, Tensor) else value
 
 
 def _filled(args: Iterable[object], values: Mapping[fx.Node, object]) -> Iterable[object]:
     for arg in args:
         if isinstance(arg, fx.Node):
-            yield values[arg]
+            value = values[arg]
+            yield value.flatten(0, 1) if isinstance(value, Tensor) else value
         else:
             yield tuple(_filled(arg, values)) if isinstance(arg, tuple | list) else arg
-
-
-def split(now: Pass, x: object) -> Tensor:
-    """(K * B, ...) as (K, B, ...)."""
-    return tensor(x).reshape(now.clients, -1, *tensor(x).shape[1:])
 
 
 def leaf(x: Tensor) -> Tensor:

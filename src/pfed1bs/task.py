@@ -172,10 +172,10 @@ def _parts(module: nn.Module, head: str | None) -> tuple[Part, ...]:
 
 def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Mean cross-entropy of every client (K,) and its gradient (K, B, C): softmax minus one-hot, over B."""
-    at = y.unsqueeze(2)
-    log = logits.log_softmax(2)
-    loss = log.gather(2, at).mean((1, 2)).neg_()
-    return loss, log.exp_().scatter_(2, at, -1.0, reduce="add").div_(y.shape[1])
+    at = y.unsqueeze(1)
+    log = logits.mT.log_softmax(1)  # (K, C, B): five times as fast as over the last axis, which is short
+    loss = log.gather(1, at).mean((1, 2)).neg_()
+    return loss, log.exp_().scatter_(1, at, -1.0, reduce="add").div_(y.shape[1]).mT
 
 
 def _reset(module: nn.Module) -> None:
