@@ -108,6 +108,26 @@ def costs_command(words: list[str]) -> None:
     _print(table)
 
 
+def flower_command(words: list[str]) -> None:
+    """`pfed1bs flower init DIR`, `pfed1bs flower certificates DIR`."""
+    from pfed1bs.flower import app_folder
+
+    if len(words) < 2 or words[0] not in ("init", "certificates") or words[1].startswith("-"):
+        raise UserError("what to write, and where?", "pfed1bs flower init DIR, or pfed1bs flower certificates DIR")
+    folder, rest = Path(words[1]), words[2:]
+    if words[0] == "init":
+        _, recipe, flags = _split(rest, "flower", ())
+        path = app_folder.write_app(folder, load(recipe, flags, "flower init"))
+        print(f"{path}\nrun it with: flwr run {folder} SUPERLINK --stream")
+        return
+    parser = argparse.ArgumentParser(prog="pfed1bs flower certificates", description=HELP["flower"])
+    parser.add_argument("--hosts", default="127.0.0.1,localhost", help="names and addresses of the server")
+    parser.add_argument("--nodes", type=int, default=3, help="key pairs to make")
+    own = parser.parse_args(rest)
+    for path in app_folder.write_certificates(folder, own.hosts.split(","), own.nodes):
+        print(path)
+
+
 def bench_command(words: list[str]) -> None:
     """`pfed1bs bench kernels`."""
     if not words or words[0] != "kernels":

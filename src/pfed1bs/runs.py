@@ -1,7 +1,7 @@
 """A run and its folder: configuration, environment, metrics, checkpoint, summary."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -162,12 +162,12 @@ def identity(config: Config) -> str:
     return json.dumps(tables, sort_keys=True)
 
 
-def describe(config: Config, folder: Path) -> None:
-    """Make the folder of a run, and write down what it was told and what it runs on."""
+def describe(config: Config, folder: Path, facts: Mapping[str, object] | None = None) -> None:
+    """Make the folder of a run, and write down what it was told and what it runs on; `facts` overrule what is found."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {key: value for key, value in as_tables(config).items() if key != "out"}
     (folder / "config.toml").write_text(need("tomli_w", "cli").dumps(tables))
-    (folder / "env.json").write_text(json.dumps(environment(config.device), indent=2) + "\n")
+    (folder / "env.json").write_text(json.dumps(environment(config.device) | {**(facts or {})}, indent=2) + "\n")
 
 
 def keep(folder: Path, rounds: int) -> None:

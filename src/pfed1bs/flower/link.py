@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Value = bool | int | float | str | bytes | list[int] | list[float] | list[bytes]
+Value = bool | int | float | str | bytes | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Content = Mapping[str, Value]  # what one record holds
 Question = Literal["query", "train", "evaluate"]  # who are you; do a round; how good is your model
 

@@ -1,0 +1,34 @@
+"""What Flower runs at a client, in a new process for every message."""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from pfed1bs.flower.client import Client
+from pfed1bs.flower.link import Question
+from pfed1bs.flower.records import content_of, record
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say who this is."""
+    return respond("query", message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Do a round."""
+    return respond("train", message, context)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Judge the personal model."""
+    return respond("evaluate", message, context)
+
+
+def respond(question: Question, message: Message, context: Context) -> Message:
+    """The answer; an error becomes Flower's error reply, with its text."""
+    client = Client.of(context.run_config, context.node_config)
+    return Message(record(client.answer(question, content_of(message.content))), reply_to=message)

@@ -1,0 +1,126 @@
+"""A federation of real processes on loopback: one SuperLink, SuperNodes, and runs; everything is stopped at the end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+QUIET = {  # nothing may leave this machine
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+def free_ports(count):
+    """Ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Processes:
+    """What a test starts; leaving the `with` block ends all of it."""
+
+    def __init__(self, home, keys=None, via=None):
+        self.home, self.keys = Path(home), keys
+        self.port, *self.runtime = free_ports(9)
+        self.via = via or {}  # port that a node connects to instead
+        self.running = {}
+        self.home.mkdir(parents=True, exist_ok=True)
+        secure = f'root-certificates = "{keys}/ca.crt"' if keys else "insecure = true"
+        (self.home / "config.toml").write_text(f'[superlink.it]\naddress = "127.0.0.1:{self.port}"\n{secure}\n')
+        self.env = {**os.environ, **QUIET, "FLWR_HOME": str(self.home), "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for name in [*self.running]:
+            self.kill(name)
+
+    def start(self, name, words):
+        """A process with its children in a group of their own, its words in NAME.log."""
+        log = (self.home / f"{name}.log").open("ab")
+        with log:
+            self.running[name] = subprocess.Popen(
+                words, cwd=self.home, env=self.env, stdout=log, stderr=log, start_new_session=True
+            )
+        return self.running[name]
+
+    def kill(self, name):
+        """Pull the plug: kill -9 for a process and all it has started."""
+        process = self.running.pop(name)
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait(10)
+
+    def log(self, name):
+        path = self.home / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def until(self, what, condition, seconds=60):
+        """Wait for something to become true."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = condition()
+            if found:
+                return found
+            time.sleep(0.1)
+        logs = "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in self.home.glob("*.log"))
+        raise AssertionError(f"{what} did not happen in {seconds} s\n{logs}")
+
+    def superlink(self, *words):
+        secure = ["--insecure"]
+        if self.keys:
+            secure = ["--ssl-ca-certfile", f"{self.keys}/ca.crt", "--ssl-certfile", f"{self.keys}/server.pem"]
+            secure += ["--ssl-keyfile", f"{self.keys}/server.key", "--enable-supernode-auth"]
+        where = ["--host", "127.0.0.1", "--port", str(self.port), "--disable-runtime-dependency-installation"]
+        self.start("superlink", [f"{BIN}/flower-superlink", *secure, *where, *words])
+        self.until("the SuperLink", self.listens)
+
+    def listens(self):
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def supernode(self, number, key=None):
+        """The node of a partition."""
+        secure = ["--insecure"]
+        if self.keys:
+            own = ["--ssl-ca-certfile", f"{self.keys}/ca.crt", "--ssl-certfile", f"{self.keys}/server.pem"]
+            own += ["--ssl-keyfile", f"{self.keys}/server.key"]
+            secure = ["--root-certificates", f"{self.keys}/ca.crt", *own]
+            secure += ["--auth-supernode-private-key", str(key or f"{self.keys}/node{number}")]
+        where = ["--superlink", f"127.0.0.1:{self.via.get(number, self.port)}"]
+        where += ["--port", str(self.runtime[number])]
+        node = ["--node-config", f"partition-id={number} state='{self.home}/state{number}'"]
+        return self.start(f"node{number}", [f"{BIN}/flower-supernode", *secure, *where, *node])
+
+    def flwr(self, *words, seconds=60):
+        """A command of Flower's, to its end."""
+        done = subprocess.run(
+            [f"{BIN}/flwr", *words], cwd=self.home, env=self.env, capture_output=True, text=True, timeout=seconds
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def run(self, app, **keys):
+        """Submit a run; values are written as TOML."""
+        words = " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
+        code, text = self.flwr("run", str(app), "it", "-c", words)
+        assert code == 0, text
+        return text
