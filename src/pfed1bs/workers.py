@@ -1,7 +1,9 @@
 """Pieces of a round computed side by side, each on a thread of its own."""
 
+import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -25,8 +27,21 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
         return work(item)
 
     torch.set_num_threads(1)  # some libraries have one number for the whole process
+    futures = [_pool(threads).submit(alone, item) for item in items]
     try:
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(alone, items))
+        return [future.result() for future in futures]
     finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
         torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay for the next round, with the memory and the modules they hold."""
+    return ThreadPoolExecutor(threads)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not live on in a child

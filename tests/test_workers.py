@@ -1,0 +1,66 @@
+"""Work on several threads, each of which computes alone."""
+
+import os
+import threading
+
+import pytest
+import torch
+
+from pfed1bs.workers import spread
+
+
+def test_results_come_in_the_order_of_the_items(threads):
+    threads(2)
+    assert spread(lambda item: item * item, [3, 1, 2, 5]) == [9, 1, 4, 25]
+
+
+def test_every_thread_computes_alone_and_the_number_of_threads_comes_back(threads):
+    threads(2)
+    assert spread(lambda _: torch.get_num_threads(), range(4)) == [1, 1, 1, 1]
+    assert torch.get_num_threads() == 2
+
+
+def test_one_piece_has_all_threads(threads):
+    threads(2)
+    assert spread(lambda _: (torch.get_num_threads(), threading.get_ident()), [0]) == [(2, threading.get_ident())]
+
+
+def test_two_pieces_run_at_the_same_time_on_threads_that_stay(threads):
+    threads(2)
+    meeting = threading.Barrier(2, timeout=30)
+
+    def meet(_: int) -> int:
+        meeting.wait()
+        return threading.get_ident()
+
+    first, second = (set(spread(meet, range(2))) for _ in range(2))
+    assert len(first) == 2
+    assert first == second
+
+
+def test_an_error_is_raised_when_nothing_runs_any_more(threads):
+    threads(2)
+    begun, ended = threading.Event(), []
+
+    def work(item: str) -> None:
+        if item == "bad":
+            begun.wait(30)
+            raise ValueError("no such client")
+        begun.set()
+        ended.append(torch.ones(100, 100).sum().item())
+
+    with pytest.raises(ValueError, match="no such client"):
+        spread(work, ["bad", "good"])
+    assert ended == [10_000.0]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(threads):
+    threads(2)
+    assert spread(abs, [-1, -2]) == [1, 2]
+    child = os.fork()
+    if not child:
+        os._exit(0 if spread(abs, [-3, -4]) == [3, 4] else 1)
+    assert os.waitpid(child, 0)[1] == 0
