@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from pfed1bs.algorithm import Cohort
 from pfed1bs.algorithms.onebit import Code, layers, unbiased
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
 from pfed1bs.algorithms.trial import ALONE, FT, PROX, Trial, verdict
@@ -151,6 +152,28 @@ def test_replicas_of_returning_clients_equal_the_shared_model(options):
             assert torch.equal(done.progress.clients["theta"][done.cohort.ids], before.expand(2, -1))
         before = done.progress.server["theta"]
     assert done.traffic.catch_up >= 0
+
+
+def test_own_models_follow_the_shared_one_except_where_a_client_stays_alone():
+    method = PFed1BSDelta(Task(nn.Linear(8, 2)), keep="best")
+    _, clients = method.init(2)
+    clients["choice"] = torch.tensor([PROX, ALONE])
+    after = method.absorb(clients, {"theta": clients["theta"][0] + 1}, 5)
+    assert torch.equal(after["w"] - clients["w"], torch.tensor([1.0, 0.0])[:, None].expand(2, 18))
+    assert torch.equal(after["scout/prox"], clients["scout/prox"] + 1)
+    still = PFed1BSDelta(method.task, follow=False).absorb(clients, {"theta": clients["theta"][0] + 1}, 5)
+    assert torch.equal(still["w"], clients["w"])
+
+
+def test_the_step_is_one_until_noise_would_be_five_times_an_update():
+    def step(clients: int, ratio: float, **options: float) -> float:
+        ids = torch.arange(clients)
+        cohort = Cohort(0, 3, ids, torch.full((clients,), 50), torch.zeros_like(ids))
+        return PFed1BSDelta(Task(nn.Linear(8, 2)), ratio=ratio, **options).size(cohort)
+
+    assert step(20, 0.1) == 1.0  # noise of (pi / 2) sqrt(1 / (20 * 0.1)) = 1.1 updates
+    assert step(5, 0.01) == pytest.approx(5 / (math.pi / 2 * 20**0.5))
+    assert step(5, 0.01, step=0.5, decay=0.1) == pytest.approx(0.5 / 1.3)
 
 
 def test_catch_up_is_the_missed_messages_or_the_model_whichever_is_shorter():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import pi
 from typing import ClassVar, Literal
 
 import torch
@@ -14,6 +15,8 @@ from pfed1bs.codecs import Floats, Signs
 from pfed1bs.task import Task
 from pfed1bs.votes import sign, unpack
 from pfed1bs.wire import Layout, Message
+
+NOISE = 5.0  # how much longer than a client's update a step may be
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ class PFed1BSDelta(Algorithm):
     mu: float = 1e-5  # ridge
     momentum: float = 0.0  # starts from rest in every round
     ratio: float = 0.1  # m / n: bits per weight
-    step: float = 0.0  # eta_g: size of the shared step; 0: min(1, 6 sqrt(m / n))
+    step: float = 0.0  # eta_g: size of the shared step; 0: 1, or less where noise would drown it (docs/delta.md)
     decay: float = 0.0  # eta_g falls as 1 / (1 + decay * round)
     keep: Literal["ft", "prox", "best"] = "prox"  # which model is personal; best: each client chooses, or trains alone
     lam: float = 0.1  # lambda: how strongly `prox` is held near the shared model
     trial: int = 20  # rounds a client takes part in before it chooses (best)
-    margin: float = 1.0  # standard errors by which another model must beat `prox` to be chosen (best)
+    margin: float = 2.0  # standard errors by which another model must beat `prox` to be chosen (best)
     rotate: bool = True  # second rotation before the server's signs
-    follow: bool = False  # the client's own model moves with the shared one, also while the client is away
+    follow: bool = True  # the client's own model moves with the shared one, also while the client is away
     scales: Literal["one", "layer"] = "one"  # layer: every layer has a sketch and a scale of its own
     feedback: bool = False  # both sides remember what their signs lost and add it to the next message
 
@@ -89,20 +92,22 @@ class PFed1BSDelta(Algorithm):
         if "theta" in received:
             theta = stack(received["theta"], len(clients["w"])).clone()
         else:
-            theta = clients["theta"] + self.shift(received["signs"], received["scale"], round - 1)
-        return {**clients, "theta": theta, **({"w": clients["w"] + (theta - clients["theta"])} if self.follow else {})}
+            theta = clients["theta"] + self.heard(received["signs"], received["scale"], round - 1)
+        return {**clients, "theta": theta, **(self.followed(clients, theta - clients["theta"]) if self.follow else {})}
+
+    def followed(self, clients: State, shift: Tensor) -> State:
+        """The client's own models after the shared one has moved; the model of a client that stays alone does not."""
+        if self.keep != "best":
+            return {"w": clients["w"] + shift}
+        near = (clients["choice"] != ALONE)[:, None]
+        return {"w": clients["w"] + near * shift, "scout/prox": clients["scout/prox"] + shift}
 
     def snapshot(self, server: State) -> Message:
         """The shared model."""
         return {"theta": server["theta"]}
 
-    def shift(self, signs: Tensor, scale: Tensor, round: int) -> Tensor:
-        """eta_g s Phi^T R^T v: how a round moves the shared model, (n,)."""
-        size = self.step or (1.0 if self.feedback else min(1.0, 6 * self.ratio**0.5))
-        return size / (1 + self.decay * round) * self.heard(signs, scale, round)
-
     def heard(self, signs: Tensor, scale: Tensor, round: int) -> Tensor:
-        """What the server's answer stands for, s Phi^T R^T v."""
+        """What the server's answer stands for, s Phi^T R^T v: how a round moves the shared model."""
         code = self.code(round)
         v = code.scaled(signs, scale)
         return code.lift(code.turn_back(v) if self.rotate else v)
@@ -156,12 +161,18 @@ class PFed1BSDelta(Algorithm):
             change = code.lift(q) + server["error"]
             q = code.sketch(change)
         r = code.turn(q) if self.rotate else q
-        signs, scale = sign(r), code.scale(r, shrink=self.feedback)
+        signs, scale, size = sign(r), code.scale(r, shrink=self.feedback), self.size(cohort)
         if change is not None:
             memory = {"error": change - self.heard(signs, scale, cohort.round)}
-        shift = self.shift(signs, scale, cohort.round)
-        fields = {"signs": Signs(m).pack(signs), "scale": scale}
-        return {"theta": server["theta"] + shift, **fields, **memory, "log/shift": shift.norm()}
+        shift = self.heard(signs, size * scale, cohort.round)
+        fields = {"signs": Signs(m).pack(signs), "scale": size * scale}
+        logged = {"log/shift": shift.norm(), "log/step": torch.tensor(size)}
+        return {"theta": server["theta"] + shift, **fields, **memory, **logged}
+
+    def size(self, cohort: Cohort) -> float:
+        """eta_g of a round: by default 1, unless the noise of a step would be more than NOISE updates of a client."""
+        noise = (pi / 2) * float(cohort.weights.square().sum() / self.ratio) ** 0.5  # of a step of 1, in updates
+        return (self.step or (1.0 if self.feedback else min(1.0, NOISE / noise))) / (1 + self.decay * cohort.round)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The client's model, and the shared one."""
