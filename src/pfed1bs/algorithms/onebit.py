@@ -61,7 +61,7 @@ class Code:
         By default the unbiased scale; with `shrink` the one whose estimate is nearest, |a|_1 / n, which error feedback
         needs because only then the error cannot grow.
         """
-        parts = torch.split(a, self.bits, -1)
+        parts = torch.split(a, list(self.bits), -1)
         found = [p.abs().sum(-1) / n if shrink else unbiased(p) for p, n in zip(parts, self.sizes, strict=True)]
         return found[0] if len(found) == 1 else torch.stack(found, -1)
 
@@ -94,5 +94,5 @@ def _each(maps: list[Callable[[Tensor], Tensor]], x: Tensor, sizes: tuple[int, .
     """Every piece of x through its own map."""
     if len(maps) == 1:
         return maps[0](x)
-    pieces = torch.split(x, sizes, -1)
+    pieces = torch.split(x, list(sizes), -1)
     return torch.cat([apply(piece.contiguous()) for apply, piece in zip(maps, pieces, strict=True)], -1)
