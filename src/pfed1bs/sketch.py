@@ -1,6 +1,7 @@
 """Random projections that every machine builds alike from a seed: forward, adjoint, and the pull of the penalty."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -39,10 +40,16 @@ class Sketch(ABC):
         return torch.addcmul(-v, q.mul_(gamma).tanh_(), v.abs())
 
     def push(self, w: Tensor, u: Tensor, size: float) -> None:
-        """Add size Phi^T u to the rows of w (S, n) in place, a few at a time, while they are still in the cache."""
-        rows = max(1, torch.get_num_threads()) if w.device.type == "cpu" else len(w)
-        for start in range(0, len(w), rows):
-            w[start : start + rows].add_(self.adjoint(u[start : start + rows]), alpha=size)
+        """Add size Phi^T u to the rows of w (S, n) in place."""
+        for rows, pull in self.lifts(u):
+            w[rows].add_(pull, alpha=size)
+
+    def lifts(self, u: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows of u (S, m) and their Phi^T u, a few at a time, to be used while they are still in the cache."""
+        step = max(1, torch.get_num_threads()) if u.device.type == "cpu" else len(u)
+        for start in range(0, len(u), step):
+            rows = slice(start, start + step)
+            yield rows, self.adjoint(u[rows])
 
     def matrix(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """The dense Phi (m, n), for tests."""

@@ -112,9 +112,10 @@ class PFed1BS(Algorithm):
                     self.sketch.push(walk.w, misfit, -self.lr * self.lam)
             else:  # the same step in one piece; the last one also shows how strong the pull is
                 grad, loss, buffers = self.task.gradient(walk.w, x, y, walk.buffers)
-                pull = self.sketch.adjoint(misfit).mul_(self.lam)
-                share = pull.norm(dim=1) / grad.norm(dim=1)
-                walk = Walk(*descent.step(walk.w, grad.add_(pull), walk.velocity), buffers, loss, own=True)
+                for rows, pull in self.sketch.lifts(misfit):
+                    share[rows] = self.lam * pull.norm(dim=1) / grad[rows].norm(dim=1)
+                    grad[rows].add_(pull, alpha=self.lam)
+                walk = Walk(*descent.step(walk.w, grad, walk.velocity), buffers, loss, own=True)
         z = sign(self.sketch.forward(walk.w))
         log = {"log/loss": walk.loss, "log/pull": share}
         if v is not None:
