@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
@@ -15,7 +16,7 @@ QUIET = {  # nothing may leave this machine
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
     "OMP_NUM_THREADS": "1",
     "PYTHONWARNINGS": "ignore",
 }
@@ -30,6 +31,18 @@ def free_ports(count):
     for one in sockets:
         one.close()
     return ports
+
+
+def descendants(root):
+    """Processes that a process has started, and those that they have."""
+    children = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            children.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    found = [*children.get(root, [])]
+    for number in found:
+        found += children.get(number, [])
+    return found
 
 
 class Processes:
@@ -64,10 +77,9 @@ class Processes:
     def kill(self, name):
         """Pull the plug: kill -9 for a process and all it has started."""
         process = self.running.pop(name)
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        for number in [process.pid, *descendants(process.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         process.wait(10)
 
     def log(self, name):
@@ -82,7 +94,9 @@ class Processes:
             if found:
                 return found
             time.sleep(0.1)
-        logs = "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in self.home.glob("*.log"))
+        logs = "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in self.home.glob("*.log")
+        )
         raise AssertionError(f"{what} did not happen in {seconds} s\n{logs}")
 
     def superlink(self, *words):

@@ -6,35 +6,36 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from time import strftime
+from time import sleep, strftime
+from typing import IO
 
 from pfed1bs import checkpoint
 from pfed1bs.config import Config, Options, UserError
 from pfed1bs.evaluate import scored, write_clients
 from pfed1bs.flower.link import Link, Size
-from pfed1bs.flower.server import Server
+from pfed1bs.flower.server import Server, start
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs import Record, describe, folder_of, identity, keep, method, recorded, summarised
-from pfed1bs.simulate import Progress, Round, begin
+from pfed1bs.simulate import Progress, Round
 
+PATIENCE = 30  # seconds
 COMMAND = {"command": "flwr run"}  # the real one holds Flower's token
 
 
 def serve(link: Link, config: Config, rules: Rules) -> Path:
     """Do all rounds over a link and write them down; the folder."""
     algorithm = method(config, *rules.problem(config))
-    start = replace(begin(algorithm, config.clients), clients={})
     folder = Folder(folder_of(config, f"{config.method}-flower-s{config.seed}"), config)
-    with folder.opened(start, rules.resume) as progress:
+    with folder.opened(start(algorithm, config.clients), rules.resume) as progress:
         server = Server(algorithm, link, config, rules, folder.federation, folder.tell)
         before = link.size
         for done in server.rounds(progress):
             record = recorded(done) | {"answers": len(done.cohort.ids)}
             if done.number == config.rounds - 1 or (done.number + 1) % config.evaluate_every == 0:
                 record |= folder.judged(server, done)
-            folder.write(record, link.size.since(before), done.progress)
+            folder.write(record, link.size.since(before), done)
             before = link.size
         folder.summarise(algorithm.task.n)
     return folder.path
@@ -53,7 +54,7 @@ class Folder:
         return str(json.loads((self.path / "federation.json").read_text())["name"])
 
     @contextmanager
-    def opened(self, start: Progress, resume: bool) -> Iterator[Progress]:
+    def opened(self, first: Progress, resume: bool) -> Iterator[Progress]:
         """The progress to go on from, with the folder locked against a second server."""
         if resume and not (self.path / "federation.json").exists():
             raise UserError(f"{self.path} holds no federation", "leave resume out to begin a new one there")
@@ -61,18 +62,20 @@ class Folder:
             raise UserError(f"the run folder {self.path} exists", "add resume=true to go on, or choose another out")
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"another server works in {self.path}", "wait until it ends, or end it") from None
-            yield self._resumed() if resume else self._begun(start)
+            for waited in range(PATIENCE + 1):  # the server of a SuperLink that was killed lives on for some seconds
+                if locked(file):
+                    break
+                if waited == PATIENCE:
+                    raise UserError(f"another server works in {self.path}", "wait until it ends, or end it")
+                sleep(1)
+            yield self._resumed() if resume else self._begun(first)
 
-    def _begun(self, start: Progress) -> Progress:
+    def _begun(self, first: Progress) -> Progress:
         describe(self.config, self.path, COMMAND)
         (self.path / "metrics.jsonl").write_text("")
-        self._save(start)
+        self._save(first)
         (self.path / "federation.json").write_text(json.dumps({"name": secrets.token_hex(8)}) + "\n")
-        return start
+        return first
 
     def _resumed(self) -> Progress:
         progress = checkpoint.load(self.path / "checkpoint.safetensors", identity(self.config))
@@ -103,19 +106,29 @@ class Folder:
         self.tell(f"round {done.number}: accuracy {record['accuracy']:.2f} at {len(ids)} clients")
         return record | {"judged": len(ids)}
 
-    def write(self, record: Record, size: Size, progress: Progress) -> None:
+    def write(self, record: Record, size: Size, done: Round) -> None:
         """A round, on disk before the next one begins: first its line, then the state that makes it count."""
         record |= {"protobuf_up_bytes": size.up, "protobuf_down_bytes": size.down, "protobuf_messages": size.messages}
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(record) + "\n")
-        self._save(progress)
-        self.tell(f"round {record['round']}: {record['answers']} answers, {record['up_bytes']} bytes up")
+        self._save(done.progress)
+        counted = " ".join(map(str, done.cohort.ids.tolist()))
+        self.tell(f"round {done.number}: counted {counted}, {done.traffic.up} bytes up")
 
     def summarise(self, parameters: int) -> None:
         """What all rounds came to, with the bytes as they are on each level."""
         lines = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
         summary = summarised(self.config, parameters, lines) | COMMAND | {"bytes": tiers(lines)}
         (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def locked(file: IO[str]) -> bool:
+    """Whether the file could be locked; the lock ends with the process at the latest."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def tiers(lines: list[Record]) -> Options:

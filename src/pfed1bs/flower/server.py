@@ -20,6 +20,7 @@ from pfed1bs.simulate import Plan, Progress, Round, begin, conclude, joined, pre
 from pfed1bs.wire import decode
 
 PAUSE = 1.0  # seconds between looks at who is connected
+AGAIN = 10  # looks after which nodes that did not introduce themselves well are asked once more
 
 
 class Stopped(RuntimeError):
@@ -54,15 +55,15 @@ class Server:
 
     def rounds(self, resume: Progress | None = None) -> Iterator[Round]:
         """Do the rounds one by one; the caller must save each before it takes the next."""
-        now = resume or replace(begin(self.algorithm, self.config.clients), clients={})
+        now = resume or start(self.algorithm, self.config.clients)
         wanted = self.config.clients  # the first round waits for all of them
         while now.round < self.config.rounds:
-            done = self._round(now, wanted)
+            done = self.round(now, wanted)
             yield done
             now, wanted = done.progress, self.rules.min_clients
 
-    def _round(self, now: Progress, wanted: int) -> Round:
-        """One round, repeated until enough clients have answered."""
+    def round(self, now: Progress, wanted: int) -> Round:
+        """One round, repeated until enough clients have answered; waits a while for `wanted` clients to be there."""
         began, answers, asked = perf_counter(), dict[int, Answer](), list[Plan]()
         for attempt in range(1, self.rules.attempts + 1):
             here = self._present(wanted)
@@ -79,13 +80,15 @@ class Server:
 
     def _present(self, wanted: int) -> set[int]:
         """The clients that are connected; waits a while if there are fewer than wanted."""
-        self.roster.refused.clear()  # whoever was not admitted may try again in every round
-        here, waited = self.roster.refresh(self.link, self.rules.timeout), 0.0
-        while len(here) < wanted and waited < self.rules.wait:
-            self.link.pause(PAUSE)
-            waited += PAUSE
+        looks = 0
+        while True:
+            if looks % AGAIN == 0:  # whoever was not admitted may try again
+                self.roster.refused.clear()
             here = self.roster.refresh(self.link, self.rules.timeout)
-        return here
+            if len(here) >= wanted or looks * PAUSE >= self.rules.wait:
+                return here
+            self.link.pause(PAUSE)
+            looks += 1
 
     def _answers(self, now: Progress, plan: Plan) -> dict[int, Answer]:
         """Ask the clients of a round; the valid answers, at most one of each."""
@@ -201,3 +204,8 @@ class Server:
         if "personal" not in scores:
             raise ValueError("its answer has no score of the personal model")
         return scores
+
+
+def start(algorithm: Algorithm, clients: int) -> Progress:
+    """Before round 0; the clients' states are with the clients."""
+    return replace(begin(algorithm, clients), clients={})
