@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from pfed1bs.data import Federation
 from pfed1bs.models import build
 from pfed1bs.rng import stream
 from pfed1bs.task import Task
@@ -48,6 +49,12 @@ class Work:
         who = torch.arange(self.clients)[:, None]
         for rows in self.rows:
             yield self.x[who, rows], self.y[who, rows]
+
+    def federation(self) -> Federation:
+        """The same samples for `simulate`."""
+        count = self.clients * self.samples
+        rows = tuple(torch.arange(count).view(self.clients, self.samples))
+        return Federation(self.x.flatten(0, 1), self.y.flatten(), rows, rows, torch.arange(count), 10)
 
     def stack(self) -> Tensor:
         return self.start.repeat(self.clients, 1)

@@ -16,15 +16,12 @@ import torch
 from peers import LR, Work, by_hand, by_hand_in_place, plain_loop, race, record, task_steps, vmap_grad
 
 from pfed1bs.algorithms import make
-from pfed1bs.data import Federation
 from pfed1bs.simulate import Progress, simulate
 
 
 def simulator(work: Work) -> Callable[[], None]:
     """One round of `fedavg` through `simulate`, messages encoded and decoded; no ridge, as in the other ways."""
-    count = work.clients * work.samples
-    rows = tuple(torch.arange(count).view(work.clients, work.samples))
-    data = Federation(work.x.flatten(0, 1), work.y.flatten(), rows, rows, torch.arange(count), 10)
+    data = work.federation()
     algorithm = make("fedavg", work.task, lr=LR, mu=0.0)
     progress: list[Progress | None] = [None]
 
