@@ -169,6 +169,23 @@ def test_descend_in_place_gives_the_same_bits(case, threads):
     assert torch.equal(w, expected) and torch.equal(other, expected)
 
 
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("head", [True, False])
+def test_only_the_moving_parameters_move(case, stacked, head):
+    model, shape, classes = case
+    _, w, x, y, buffers = problem(model, shape, classes)
+    task = Task(model, stacked=stacked)
+    moving = [part for part in task.parts if part.head == head]
+    full = task.descend(w, x, y, buffers, 0.5, 0.1)[0]
+    some, _, after = task.descend(w, x, y, buffers, 0.5, 0.1, moving=[part.name for part in moving])
+    expected = w.clone()
+    for part in moving:
+        expected[:, part.slice] = full[:, part.slice]
+    torch.testing.assert_close(some, expected, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(some[:, p.slice], w[:, p.slice]) for p in task.parts if p not in moving)
+    assert after.keys() == buffers.keys()
+
+
 def test_descend_by_hand():
     task = Task(nn.Linear(2, 2, bias=False))
     w = torch.zeros(1, 4)

@@ -173,13 +173,13 @@ class Descent:
     momentum: float = 0.0
 
     def step(self, w: Tensor, grad: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """W - lr (grad + mu w), or the same through the velocity."""
+        """W - lr (grad + mu w), or the same through the velocity; the gradient is written over."""
         if self.mu:
-            grad = torch.add(grad, w, alpha=self.mu)
-        if self.momentum:
-            grad = grad if velocity is None else torch.add(grad, velocity, alpha=self.momentum)
-            velocity = grad
-        return torch.add(w, grad, alpha=-self.lr), velocity
+            grad.add_(w, alpha=self.mu)
+        if not self.momentum:
+            return torch.add(w, grad, alpha=-self.lr, out=grad), velocity
+        velocity = grad if velocity is None else grad.add_(velocity, alpha=self.momentum)
+        return torch.add(w, velocity, alpha=-self.lr), velocity
 
     def advance(self, walk: Walk, x: Tensor, y: Tensor, pull: Tensor | None = None, lam: float = 0.0) -> Walk:
         """The walk after a step along grad + lam pull + mu w; weights in memory of its own are written over."""

@@ -16,7 +16,10 @@ from torch.func import functional_call, vmap
 
 @dataclass(frozen=True)
 class Places:
-    """Where keep * value + scale * gradient is to be written over the value, by parameter name, and what is done."""
+    """Where keep * value + scale * gradient is to be written over the value, by parameter name, and what is done.
+
+    With keep = 0 the value before does not count, not even if it is NaN.
+    """
 
     out: Mapping[str, Tensor]
     keep: float = 1.0
@@ -27,7 +30,7 @@ class Places:
         """Do it for one parameter, or add a further gradient if it was done."""
         place = self.out[name]
         if self.keep != 1 and name not in self.done:
-            place.mul_(self.keep)
+            place.mul_(self.keep) if self.keep else place.zero_()
         if gradient is not None:
             place.add_(gradient, alpha=self.scale)
         self.done.add(name)
@@ -124,9 +127,10 @@ def weighted(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
         layer, x = now.module.get_submodule(str(node.target)), tensor(values[source])
         stacks = {key: now.values[f"{node.target}.{key}"] for key in own}
         call = vmap(lambda values, x: functional_call(layer, values, (x,)))
-        if now.places is None:
+        moving = now.places.out if now.places is not None else {}
+        leaves = {key: leaf(stacks[key]) for key in own if f"{node.target}.{key}" in moving}
+        if now.places is None or not (leaves or sources):
             return call(stacks, x), None
-        leaves = {key: leaf(stacks[key]) for key in own if f"{node.target}.{key}" in now.places.out}
         inputs = leaf(x) if sources else x
         with torch.enable_grad():
             y = call({**stacks, **leaves}, inputs)

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
@@ -89,20 +89,31 @@ class Task:
 
         `penalty` maps the features (K, B, d) and labels (K, B) to one extra loss per client (K,).
         """
-        grad = torch.zeros(w.shape, dtype=w.dtype, device=w.device)
-        loss, buffers = self._differentiate(self._views(w.data), x, y, buffers, Places(self._views(grad)), penalty)
+        grad = torch.empty(w.shape, dtype=w.dtype, device=w.device)
+        places = Places(self._views(grad), keep=0)
+        loss, buffers = self._differentiate(self._views(w.data), x, y, buffers, places, penalty)
         return grad, loss, buffers
 
     def descend(
-        self, w: Tensor, x: Tensor, y: Tensor, buffers: State, lr: float, mu: float = 0.0, out: Tensor | None = None
+        self,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        buffers: State,
+        lr: float,
+        mu: float = 0.0,
+        out: Tensor | None = None,
+        moving: Collection[str] | None = None,
     ) -> tuple[Tensor, Tensor, State]:
         """Weights w - lr * (gradient(w) + mu * w), losses (K,) and buffers, without a detour of the gradient.
 
-        The weights are written to `out`, which may be w itself; None makes new ones.
+        The weights are written to `out`, which may be w itself; None makes new ones. Only the parameters `moving` move,
+        and only their gradients are computed; None: all.
         """
         out = w.clone() if out is None else out if out is w else out.copy_(w)
         weights = self._views(out.data)
-        return out, *self._differentiate(weights, x, y, buffers, Places(weights, 1 - lr * mu, -lr), None)
+        free = weights if moving is None else {name: weights[name] for name in moving}
+        return out, *self._differentiate(weights, x, y, buffers, Places(free, 1 - lr * mu, -lr), None)
 
     def _differentiate(
         self, weights: State, x: Tensor, y: Tensor, buffers: State, places: Places, penalty: Penalty | None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,8 +29,8 @@ class FedRep(Split):
         """Steps of the head, then steps of the body; momentum starts from rest at the switch."""
         head_steps = self.head_steps(batches.steps)
         start, buffers = self._begin(clients, received)
-        w, buffers, _ = self.descend(start, buffers, ~self.body, batches("head", head_steps))
-        w, buffers, loss = self.descend(w, buffers, self.body, batches("body", batches.steps - head_steps))
+        w, buffers, _ = self.descend(start, buffers, "head", batches("head", head_steps))
+        w, buffers, loss = self.descend(w, buffers, "body", batches("body", batches.steps - head_steps))
         return {"w": w, **buffers, "log/loss": loss}, self.said(w - start, buffers, cohort)
 
     def head_steps(self, steps: int) -> int:
@@ -43,19 +43,24 @@ class FedRep(Split):
         return min(max(round(self.head_share * steps), 1), steps - 1)
 
     def descend(
-        self, w: Tensor, buffers: State, moving: Tensor, batches: Iterable[tuple[Tensor, Tensor]]
+        self, w: Tensor, buffers: State, moving: Literal["head", "body"], batches: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, State, Tensor]:
-        """Like Descent.run, but only the weights `moving` (n,) move, neither by momentum nor by ridge the others."""
-        velocity, loss, moving = None, torch.zeros(len(w)), moving.to(w.device)
+        """Like Descent.run, but only the head or the body moves, neither by momentum nor by ridge the other."""
+        names = [part.name for part in self.task.parts if part.head == (moving == "head")]
+        free = (self.body if moving == "body" else ~self.body).to(w.device)
+        w, velocity, loss = w.clone(), None, torch.zeros(len(w))
         for x, y in batches:
+            if not self.momentum:
+                w, loss, buffers = self.task.descend(w, x, y, buffers, self.lr, self.mu, out=w, moving=names)
+                continue
             grad, loss, buffers = self.task.gradient(w, x, y, buffers)
             stepped, velocity = self.descent.step(w, grad, velocity)
-            w = torch.where(moving, stepped, w)
+            w = torch.where(free, stepped, w)
         return w, buffers, loss
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The averaged body under the own head, trained once more; and all of it fine-tuned."""
         judged = super().personal(server, clients, cohort, batches)
         w, buffers = self._begin(clients, self.broadcast(server, cohort))
-        w, buffers, _ = self.descend(w, buffers, ~self.body, batches("tune", self.tune_steps or None))
+        w, buffers, _ = self.descend(w, buffers, "head", batches("tune", self.tune_steps or None))
         return {**judged, "personal": {"w": w, **buffers}}
