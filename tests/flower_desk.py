@@ -3,11 +3,12 @@
 import json
 from functools import cache
 
+import torch
 from flwr.app import ConfigRecord
 
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.link import Reply, Size
-from pfed1bs.flower.server import Server
+from pfed1bs.flower.server import Server, start
 from pfed1bs.flower.settings import read
 from pfed1bs.flower.states import Shelf
 from pfed1bs.runs import federation, identity, method
@@ -16,6 +17,10 @@ from pfed1bs.runs import federation, identity, method
 @cache
 def dealt(run):
     return federation(read(json.loads(run))[0])
+
+
+RUN = {"rounds": 3, "clients": 4, "steps": 2, "batch": 8, "data.cap": 60, "data.partition": "dirichlet:0.5"}
+DELTA = {**RUN, "algorithm.name": "pfed1bs-delta"}
 
 
 def copied(content):
@@ -74,3 +79,39 @@ class Desk:
             shelf, seen = Shelf.of(self.folder, federation, k, identity(self.config)), int(progress.seen[k])
             found[k] = shelf.take(seen) if seen >= 0 else self.client(node).first
         return found
+
+
+def same(ours, theirs):
+    return set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def finished(desk, **options):
+    *_, last = desk.server().rounds(**options)
+    return last.progress
+
+
+def without(tmp_path, run, absent):
+    """Progress and client states of a run in which `absent` maps rounds to the clients that are not there."""
+    desk = Desk(run, tmp_path)
+    server, everyone, progress = desk.server(), desk.online, start(desk.algorithm, desk.config.clients)
+    for round in range(desk.config.rounds):
+        desk.online = {node: k for node, k in everyone.items() if k not in absent.get(round, ())}
+        progress = server.round(progress, wanted=1).progress
+    desk.online = everyone
+    return progress, desk.states(progress)
+
+
+def assert_missed(desk, tmp_path, run, progress, absent):
+    """The run went as if the clients had not been there in those rounds."""
+    expected, states = without(tmp_path / "reference", run, absent)
+    assert torch.equal(progress.seen, expected.seen) and same(progress.server, expected.server)
+    found = desk.states(progress)
+    assert all(same(found[k], states[k]) for k in states)
+
+
+def replaced(reply, **keys):
+    return Reply(reply.node, {**reply.content, **keys})
+
+
+def flipped(data, at):
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]

@@ -1,7 +1,9 @@
 """What users of a real federation write: run config, node config, app folder, keys, their own data."""
 
+import json
 import tomllib
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from pfed1bs.algorithms import REGISTRY, SHARED, algorithm_class
 from pfed1bs.cli import main
 from pfed1bs.config import UserError, load
 from pfed1bs.flower.client import Client
-from pfed1bs.flower.folder import Folder, serve
+from pfed1bs.flower.folder import Folder, serve, tiers
 from pfed1bs.flower.records import content_of, record
 from pfed1bs.flower.settings import read, tables
 
@@ -105,6 +107,16 @@ def inflated(records):
     """What RecordDict.inflate takes: its bytes, and its children by their names."""
     children = {name: ConfigRecord.inflate(child.deflate()) for name, child in records.children.items()}
     return records.deflate(), children
+
+
+def test_the_estimate_of_wire_bytes_is_what_was_measured_and_within_the_bar():
+    found = json.loads((Path(__file__).parent.parent / "results/flower-wire.json").read_text())["methods"]
+    for cost in found.values():
+        assert cost["wire"]["up"] <= 12_000 + 1.01 * cost["payload"]["up"]
+        line = {f"protobuf_{way}_bytes": cost["protobuf"][way] for way in ("up", "down")}
+        line |= {"protobuf_messages": 1, "up_bytes": 0, "down_bytes": 0, "once_bytes": 0}
+        estimate = tiers([line])["wire"]
+        assert all(abs(estimate[way] - cost["wire"][way]) < 0.01 * cost["wire"][way] for way in ("up", "down"))
 
 
 def test_a_node_must_say_which_client_it_is():

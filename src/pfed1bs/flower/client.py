@@ -112,11 +112,12 @@ class Client:
     def judge(self, content: Content, shelf: Shelf, base: int, round: int, state: State) -> dict[str, Value]:
         """Right answers, samples and loss of each kind of model on the client's own test samples; nothing is kept."""
         sent, at = pieces(content, "news"), torch.tensor([self.partition])
+        later = state  # after the news, which show what the shared model is now; judged is what the client has
         if replicates(self.algorithm):
-            state, _ = hear(self.algorithm, state, [checked(self.algorithm, sent, base, round)])
+            later, _ = hear(self.algorithm, state, [checked(self.algorithm, sent, base, round)])
         size = (self.config.seed, self.config.steps, self.config.batch)
         models = self.algorithm.personal(
-            moved(shared(self.algorithm, state, sent, round), choose(self.config.device)),
+            moved(shared(self.algorithm, later, sent, round), choose(self.config.device)),
             state,
             self.cohort(base, round),
             self.data.batches(at, round, *size),

@@ -20,6 +20,7 @@ from pfed1bs.flower.settings import Rules
 from pfed1bs.runs import Record, describe, folder_of, identity, keep, method, recorded, summarised
 from pfed1bs.simulate import Progress, Round
 
+WIRE = {"up": 8752, "down": 1838}  # bytes that HTTP adds to a question and its answer (results/flower-wire.json)
 PATIENCE = 30  # seconds
 COMMAND = {"command": "flwr run"}  # the real one holds Flower's token
 
@@ -132,13 +133,15 @@ def locked(file: IO[str]) -> bool:
 
 
 def tiers(lines: list[Record]) -> Options:
-    """Bytes of a run: of our messages, and of Flower's serialised objects around them."""
+    """Bytes of a run on three levels: our messages, Flower's serialised objects, and what HTTP makes of them."""
 
     def total(key: str) -> int:
         return int(sum(line[key] for line in lines))
 
+    protobuf, messages = {way: total(f"protobuf_{way}_bytes") for way in WIRE}, total("protobuf_messages")
     return {
         "payload": {"up": total("up_bytes"), "down": total("down_bytes"), "once": total("once_bytes")},
-        "protobuf": {"up": total("protobuf_up_bytes"), "down": total("protobuf_down_bytes")},
-        "messages": total("protobuf_messages"),
+        "protobuf": protobuf,
+        "wire": {way: protobuf[way] + messages * extra for way, extra in WIRE.items()} | {"estimated": True},
+        "messages": messages,
     }
