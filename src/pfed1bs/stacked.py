@@ -125,7 +125,7 @@ def weighted(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
 
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[Tensor, Pull | None]:
         layer, x = now.module.get_submodule(str(node.target)), tensor(values[source])
-        stacks = {key: now.values[f"{node.target}.{key}"] for key in own}
+        stacks = {key: now.values[f"{node.target}.{key}"].data for key in own}  # others may change while it waits
         call = vmap(lambda values, x: functional_call(layer, values, (x,)))
         moving = now.places.out if now.places is not None else {}
         leaves = {key: leaf(stacks[key]) for key in own if f"{node.target}.{key}" in moving}
