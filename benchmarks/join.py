@@ -1,10 +1,13 @@
 """Joins tables that were made in pieces, one per seed or method say, into one file that names every command.
 
-python benchmarks/join.py PIECE.json... --out results/x.json
+What is the same in all pieces stands once; what differs, the recipe say, stands in every run.
+
+    python benchmarks/join.py PIECE.json... --out results/x.json
 """
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 
@@ -14,14 +17,17 @@ def main():
     parser.add_argument("--out", required=True)
     own = parser.parse_args()
     pieces = [json.loads(Path(name).read_text()) for name in own.pieces]
-    facts = {key: value for key, value in pieces[0].items() if key not in ("command", "runs")}
-    for piece in pieces[1:]:
-        other = {key: piece[key] for key in facts if piece[key] != facts[key]}
-        if other:
-            raise SystemExit(f"error: {piece['command']} differs in {other}\nhint: join only pieces of one experiment")
-    facts = {"commands": [piece["command"] for piece in pieces], **facts}
-    facts["runs"] = [run for piece in pieces for run in piece["runs"]]
-    Path(own.out).write_text(json.dumps(facts).replace('{"algorithm"', '\n{"algorithm"') + "\n")
+    for piece in pieces:  # where the data lay and how often accuracy was looked at changes no result
+        piece["command"] = re.sub(r" --(root|out) \S+", "", piece["command"])
+        piece["recipe"].pop("evaluate_every", None)
+    keys = [key for key in pieces[0] if key not in ("command", "runs")]
+    common = {key: pieces[0][key] for key in keys if all(piece[key] == pieces[0][key] for piece in pieces)}
+    for piece in pieces:
+        for run in piece["runs"]:
+            run |= {key: piece[key] for key in keys if key not in common}
+    facts = {"commands": [piece["command"] for piece in pieces], **common}
+    text = json.dumps({**facts, "runs": [run for piece in pieces for run in piece["runs"]]})
+    Path(own.out).write_text(text.replace('{"algorithm"', '\n{"algorithm"') + "\n")
 
 
 if __name__ == "__main__":

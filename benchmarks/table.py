@@ -77,11 +77,11 @@ def written(path, recipe, device, rows):
 
 
 def facts(device):
-    """What made a result; the commit from PFED1BS_COMMIT where the code has travelled without its history."""
+    """What made a result; PFED1BS_COMMIT names the commit where the code has travelled without its history."""
     git = subprocess.run(["git", "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     return {
         "command": shlex.join(["python", *sys.argv]),
-        "commit": git.stdout.strip() or os.environ.get("PFED1BS_COMMIT", ""),
+        "commit": os.environ.get("PFED1BS_COMMIT") or git.stdout.strip(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
