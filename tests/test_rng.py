@@ -234,3 +234,9 @@ def test_a_seed_must_fit_in_64_bits(seed):
 def test_a_round_must_not_be_negative():
     with pytest.raises(ValueError, match="round must not be negative, got -1; rounds count from 0"):
         key(0, SIGNS, -1)
+
+
+def test_names_of_streams_cannot_run_into_each_other():
+    with pytest.raises(ValueError, match="separator"):
+        stream(0, "a\x1fstr:b")
+    assert stream(0, "a", "b").initial_seed() != stream(0, "ab").initial_seed()

@@ -10,6 +10,7 @@ from pfed1bs import native
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the step of SplitMix64
 MASK = (1 << 64) - 1
+SEPARATOR = "\x1f"  # between the parts of a stream's name
 
 # Purposes of the portable generator, the first name after the seed (docs/wire.md).
 SIGNS, ROWS, ROTATION, TIES = range(4)
@@ -17,7 +18,10 @@ SIGNS, ROWS, ROTATION, TIES = range(4)
 
 def stream(seed: int, *name: str | int) -> torch.Generator:
     """A CPU generator for one purpose: the same (seed, name) draws the same, in whatever order streams are made."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in (seed, *name))
+    parts = [f"{type(part).__name__}:{part}" for part in (seed, *name)]
+    if any(SEPARATOR in part for part in parts):
+        raise ValueError(f"the name of a stream must not hold the separator {SEPARATOR!r}, got {name}")
+    text = SEPARATOR.join(parts)
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little", signed=True))
 
@@ -70,7 +74,7 @@ def distinct(key: int, size: int, count: int) -> NDArray[np.int32]:
     start, candidates = 0, np.empty(0, np.int64)
     while drawn:
         need = drawn if start == 0 else max(64, drawn // 4)
-        halves = words(key, need, start).astype("<u8").view(np.uint32).astype(np.int64)
+        halves = words(key, need, start).astype("<u8").view("<u4").astype(np.int64)
         start += need
         candidates = np.concatenate([candidates, halves >> (32 - (size.bit_length() - 1))])
         # Written backwards, so that the earliest place of every candidate is the one that stays.
