@@ -116,9 +116,7 @@ class Processes:
         """The node of a partition."""
         secure = ["--insecure"]
         if self.keys:
-            own = ["--ssl-ca-certfile", f"{self.keys}/ca.crt", "--ssl-certfile", f"{self.keys}/server.pem"]
-            own += ["--ssl-keyfile", f"{self.keys}/server.key"]
-            secure = ["--root-certificates", f"{self.keys}/ca.crt", *own]
+            secure = ["--root-certificates", f"{self.keys}/ca.crt"]
             secure += ["--auth-supernode-private-key", str(key or f"{self.keys}/node{number}")]
         where = ["--superlink", f"127.0.0.1:{self.via.get(number, self.port)}"]
         where += ["--port", str(self.runtime[number])]

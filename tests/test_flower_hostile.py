@@ -4,6 +4,7 @@ import random
 
 from flower_desk import DELTA, Desk, assert_missed, finished, flipped, replaced, same
 from pfed1bs.flower.client import Client
+from pfed1bs.flower.folder import serve
 from pfed1bs.flower.link import Reply
 from pfed1bs.wire import read_header
 
@@ -174,3 +175,17 @@ def test_a_second_answer_does_not_count_whatever_it_says(tmp_path):
     progress = finished(desk)
     assert sum("it has answered already" in line for line in desk.said) == 12
     assert_missed(desk, tmp_path, DELTA, progress, {})
+
+
+def test_a_pinned_client_cannot_be_taken_over_while_it_is_away(tmp_path):
+    for pin, admitted in ((False, True), (True, False)):
+        run = {**DELTA, "pin": pin, "out": str(tmp_path / f"run{pin}")}
+        desk = Desk({**run, "rounds": 1}, tmp_path / str(pin))
+        serve(desk, desk.config, desk.rules)
+        again = Desk({**run, "resume": True}, tmp_path / str(pin))
+        del again.online[102]
+        again.online[300] = 2
+        serve(again, again.config, again.rules)
+        said = (tmp_path / f"run{pin}" / "events.log").read_text()
+        assert ("client 2 is node 300" in said) is admitted
+        assert ("node 300 is not admitted: client 2 is pinned to node 102" in said) is not admitted

@@ -19,7 +19,7 @@ from pfed1bs.config import UserError, load
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.folder import Folder, serve, tiers
 from pfed1bs.flower.records import content_of, record
-from pfed1bs.flower.settings import read, tables
+from pfed1bs.flower.settings import Rules, read, tables
 
 SMALL = {"rounds": 2, "clients": 3, "steps": 2, "batch": 8, "data.cap": 60}
 
@@ -190,3 +190,11 @@ def test_the_folder_of_a_federation_goes_on_where_it_stopped(tmp_path):
     missing = Desk({**SMALL, "out": str(tmp_path / "nowhere"), "resume": True}, tmp_path)
     with pytest.raises(UserError, match="holds no federation"):
         serve(missing, missing.config, missing.rules)
+
+
+def test_the_document_has_every_key_of_a_federation_with_its_default():
+    page = (Path(__file__).parent.parent / "docs/flower.md").read_text()
+    for key in fields(Rules):
+        if key.name not in ("shape", "classes"):
+            default = str(key.default).lower() if isinstance(key.default, bool) else key.default
+            assert f"| `{key.name}` | {default} |" in page

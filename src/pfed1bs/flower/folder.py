@@ -31,11 +31,13 @@ def serve(link: Link, config: Config, rules: Rules) -> Path:
     folder = Folder(folder_of(config, f"{config.method}-flower-s{config.seed}"), config)
     with folder.opened(start(algorithm, config.clients), rules.resume) as progress:
         server = Server(algorithm, link, config, rules, folder.federation, folder.tell)
+        server.roster.pins = folder.pins if rules.pin else None
         before = link.size
         for done in server.rounds(progress):
             record = recorded(done) | {"answers": len(done.cohort.ids)}
             if done.number == config.rounds - 1 or (done.number + 1) % config.evaluate_every == 0:
                 record |= folder.judged(server, done)
+            folder.remember(server.roster.pins)
             folder.write(record, link.size.since(before), done)
             before = link.size
         folder.summarise(algorithm.task.n)
@@ -53,6 +55,16 @@ class Folder:
     def federation(self) -> str:
         """The name that tells the clients' states of this federation from others."""
         return str(json.loads((self.path / "federation.json").read_text())["name"])
+
+    @property
+    def pins(self) -> dict[int, int]:
+        """Which node each client is pinned to."""
+        return {int(client): node for client, node in json.loads((self.path / "pins.json").read_text()).items()}
+
+    def remember(self, pins: dict[int, int] | None) -> None:
+        """Keep the pins for a server that goes on later."""
+        (self.path / "pins.part").write_text(json.dumps(pins or {}) + "\n")
+        (self.path / "pins.part").replace(self.path / "pins.json")
 
     @contextmanager
     def opened(self, first: Progress, resume: bool) -> Iterator[Progress]:
@@ -75,6 +87,7 @@ class Folder:
         describe(self.config, self.path, COMMAND)
         (self.path / "metrics.jsonl").write_text("")
         self._save(first)
+        self.remember(None)
         (self.path / "federation.json").write_text(json.dumps({"name": secrets.token_hex(8)}) + "\n")
         return first
 

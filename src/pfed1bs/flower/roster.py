@@ -28,6 +28,7 @@ class Roster:
     max_samples: int
     tell: Callable[[str], None]
     members: dict[int, Member] = field(default_factory=dict)  # by client
+    pins: dict[int, int] | None = None  # by client: the only node that may speak for it; None: any may
     refused: set[int] = field(default_factory=set)  # nodes that introduced themselves wrongly, or not at all
 
     def refresh(self, link: Link, timeout: float) -> set[int]:
@@ -52,18 +53,20 @@ class Roster:
         try:
             client, member = self._member(reply)
         except ValueError as error:
-            self.refused.add(reply.node)
-            self.tell(f"node {reply.node} is not admitted: {error}")
-            return
+            return self._refuse(reply.node, str(error))
         before = self.members.get(client)
+        if self.pins is not None and (own := self.pins.setdefault(client, reply.node)) != reply.node:
+            return self._refuse(reply.node, f"client {client} is pinned to node {own}")
         if before is not None and before.node in here and before.node != reply.node:
             again = link.ask("query", {before.node: self.question}, timeout)
             if any(one.node == before.node and one.content is not None for one in again):
-                self.refused.add(reply.node)
-                self.tell(f"node {reply.node} is not admitted: client {client} is node {before.node}, which answers")
-                return
+                return self._refuse(reply.node, f"client {client} is node {before.node}, which answers")
         self.members[client] = member
         self.tell(f"client {client} is node {member.node}, {member.samples} samples, states {list(member.held or ())}")
+
+    def _refuse(self, node: int, reason: str) -> None:
+        self.refused.add(node)
+        self.tell(f"node {node} is not admitted: {reason}")
 
     def _member(self, reply: Reply) -> tuple[int, Member]:
         if reply.content is None:
