@@ -22,9 +22,10 @@ def method(**options: object) -> FedBAT:
 
 
 def binarised(fedbat: FedBAT, u: torch.Tensor, alpha: torch.Tensor, name: str = "test") -> torch.Tensor:
-    out = torch.zeros_like(u)
-    fedbat.binarise(u, alpha, cohort(len(u)), name, out=out)
-    return out
+    start, update, model = torch.ones_like(u), torch.zeros_like(u), torch.zeros_like(u)
+    fedbat.binarise(start + u, start, alpha, cohort(len(u)), name, update, model)
+    assert torch.equal(model, start + update)
+    return update
 
 
 def test_the_mean_of_bin_is_u_cut_at_alpha():
@@ -43,17 +44,26 @@ def test_draws_differ_between_steps_and_rounds():
 
 def test_gradients_follow_the_published_rules():
     # |u| > alpha in the first and third place: no gradient to u there, sign(u) to alpha.
-    u = torch.tensor([[3.0, 0.5, -2.0, -0.5, 7.0, 7.0]])
-    update = torch.tensor([[1.0, -1.0, -1.0, -1.0, 7.0, 7.0]])
-    grad = torch.tensor([[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]])
-    slope = method().chain(grad, u, update, torch.ones(1, 1))
-    assert grad.tolist() == [[0, 20, 0, 40, 50, 60]]
-    assert slope.tolist() == [[10 * 1 + 20 * (-1 - 0.5) + 30 * -1 + 40 * (-1 + 0.5)]]
+    u = torch.tensor([3.0, 0.5, -2.0, -0.5, 7.0, 7.0])
+    update = torch.tensor([1.0, -1.0, -1.0, -1.0, 7.0, 7.0])
+    grad = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
+    slope = method().chain(grad, u, update, torch.ones(1))
+    assert grad.tolist() == [0, 20, 0, 40, 50, 60]
+    assert slope.tolist() == [10 * 1 + 20 * (-1 - 0.5) + 30 * -1 + 40 * (-1 + 0.5)]
+
+
+def test_weights_descend_with_ridge_and_momentum():
+    # |u| > alpha in the third place of the weights; biases follow their gradient as it is.
+    start, w = torch.ones(1, 6), torch.tensor([[1.5, 0.5, 4.0, 1.0, 2.0, 3.0]])
+    grad, velocity = torch.full((1, 6), 10.0), torch.full((1, 6), 8.0)
+    method(lr=0.5, mu=2.0, momentum=0.25).descend(w, start, torch.ones(1, 6), grad, torch.ones(1, 1), velocity)
+    assert grad.tolist() == [[10 + 3 + 2, 10 + 1 + 2, 0 + 8 + 2, 10 + 2 + 2, 10 + 4 + 2, 10 + 6 + 2]]
+    assert w.tolist() == [[1.5 - 7.5, 0.5 - 6.5, 4 - 5, 1 - 7, 2 - 8, 3 - 9]]
 
 
 def test_alpha_starts_at_the_mean_magnitude_and_stays_in_its_range():
     fedbat = method(rho=2.0)
-    assert fedbat.magnitudes(torch.tensor([[1.0, -2, 3, -4, 100, 100]])).tolist() == [[2.5]]
+    assert fedbat.magnitudes(torch.tensor([1.0, -2, 3, -4, 100, 100])).tolist() == [2.5]
     alpha = fedbat.alpha(torch.tensor([[0.01, 1.0, 1e-9]]), torch.tensor([[0.5, 0.0, 0.0]]))
     assert alpha[0].tolist() == pytest.approx([0.01 * 2.718281828, 0.05, 5e-4])
 

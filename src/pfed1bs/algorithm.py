@@ -43,7 +43,8 @@ class Cohort:
         for row, client in zip(drawn, self.ids.tolist(), strict=True):
             own = stream(self.seed, name, client, self.round).initial_seed() & MASK
             halves = words(own, (len(row) + 1) // 2).view(np.uint32)[: len(row)]
-            row.copy_(torch.from_numpy((halves >> 8).view(np.int32))).mul_(2**-24)
+            halves >>= 8  # in place, where a new array would be fresh memory
+            row.copy_(torch.from_numpy(halves.view(np.int32))).mul_(2**-24)
         return drawn.view(-1, *shape)
 
     def rows(self, at: Tensor | slice) -> "Cohort":

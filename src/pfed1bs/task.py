@@ -83,13 +83,20 @@ class Task:
         return {BUFFER + name: value.expand(clients, *value.shape).clone() for name, value in self._buffers.items()}
 
     def gradient(
-        self, w: Tensor, x: Tensor, y: Tensor, buffers: State, penalty: Penalty | None = None
+        self,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        buffers: State,
+        penalty: Penalty | None = None,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, State]:
         """Gradients (K, n), losses (K,) and the buffers after one batch per client, in training mode.
 
-        `penalty` maps the features (K, B, d) and labels (K, B) to one extra loss per client (K,).
+        `penalty` maps the features (K, B, d) and labels (K, B) to one extra loss per client (K,). The gradients are
+        written to `out`; None makes new ones.
         """
-        grad = torch.empty(w.shape, dtype=w.dtype, device=w.device)
+        grad = torch.empty(w.shape, dtype=w.dtype, device=w.device) if out is None else out
         places = Places(self._views(grad), keep=0)
         loss, buffers = self._differentiate(self._views(w.data), x, y, buffers, places, penalty)
         return grad, loss, buffers
