@@ -44,12 +44,12 @@ def test_draws_differ_between_steps_and_rounds():
 
 def test_gradients_follow_the_published_rules():
     # |u| > alpha in the first and third place: no gradient to u there, sign(u) to alpha.
-    u = torch.tensor([3.0, 0.5, -2.0, -0.5, 7.0, 7.0])
-    update = torch.tensor([1.0, -1.0, -1.0, -1.0, 7.0, 7.0])
-    grad = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
-    slope = method().chain(grad, u, update, torch.ones(1))
-    assert grad.tolist() == [0, 20, 0, 40, 50, 60]
-    assert slope.tolist() == [10 * 1 + 20 * (-1 - 0.5) + 30 * -1 + 40 * (-1 + 0.5)]
+    u = torch.tensor([[3.0, 0.5, -2.0, -0.5, 7.0, 7.0]])
+    update = torch.tensor([[1.0, -1.0, -1.0, -1.0, 7.0, 7.0]])
+    grad = torch.tensor([[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]])
+    slope = method(mu=0.0).descend(1 + u, torch.ones(1, 6), update, grad, torch.ones(1, 1), None)
+    assert grad.tolist() == [[0, 20, 0, 40, 50, 60]]
+    assert slope.tolist() == [[10 * 1 + 20 * (-1 - 0.5) + 30 * -1 + 40 * (-1 + 0.5)]]
 
 
 def test_weights_descend_with_ridge_and_momentum():
@@ -63,7 +63,7 @@ def test_weights_descend_with_ridge_and_momentum():
 
 def test_alpha_starts_at_the_mean_magnitude_and_stays_in_its_range():
     fedbat = method(rho=2.0)
-    assert fedbat.magnitudes(torch.tensor([1.0, -2, 3, -4, 100, 100])).tolist() == [2.5]
+    assert fedbat.magnitudes(torch.tensor([[2.0, -1, 4, -3, 100, 100]]), torch.ones(1, 6)).tolist() == [[2.5]]
     alpha = fedbat.alpha(torch.tensor([[0.01, 1.0, 1e-9]]), torch.tensor([[0.5, 0.0, 0.0]]))
     assert alpha[0].tolist() == pytest.approx([0.01 * 2.718281828, 0.05, 5e-4])
 

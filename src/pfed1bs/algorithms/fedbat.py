@@ -1,5 +1,6 @@
 """FedBAT: updates that learn to be binary while they are trained (Li et al., ICML 2024)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -12,6 +13,8 @@ from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.compressors import Binary
 from pfed1bs.wire import Message
+
+BLOCK = 1 << 18  # weights that are worked on at once, so that they stay in the second-level cache
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class FedBAT(Averaging):
         steps, warm = batches(), int(self.warm_up * batches.steps)
         w, buffers, loss = self.descent.run(start, buffers, islice(steps, warm))
         w, update, model = w if warm else w.clone(), torch.empty_like(w), torch.empty_like(w)
-        alpha0 = torch.stack([self.magnitudes(own - begun) for own, begun in zip(w, start, strict=True)])
+        alpha0 = self.magnitudes(w, start)
         a, room, velocity = torch.zeros_like(alpha0), None, None
         for step, (x, y) in enumerate(steps, warm):
             alpha = self.alpha(alpha0, a)
@@ -55,13 +58,22 @@ class FedBAT(Averaging):
         said = {**self.compressor.compress(update, cohort), **{name: buffers[name] for name in self.statistics}}
         return {"w": w, **buffers, "log/loss": loss}, said
 
-    def magnitudes(self, u: Tensor) -> Tensor:
-        """The mean |u| of every weight tensor of one client (n,)."""
-        return torch.stack([u[part].abs().mean() for part in self.compressor.weights])
+    def magnitudes(self, w: Tensor, start: Tensor) -> Tensor:
+        """The mean |w - start| of every weight tensor, (S, tensors)."""
+        sizes = torch.empty(len(w), len(self.compressor.weights), device=w.device)
+        for i, at in self.blocks(len(w)):
+            sizes[at[0], i] = (w[at] - start[at]).abs_().mean(1)
+        return sizes
 
     def alpha(self, alpha0: Tensor, a: Tensor) -> Tensor:
         """The step of every weight tensor, (S, tensors)."""
         return (alpha0 * torch.exp(self.rho * a)).clamp(self.alpha_min, self.alpha_max)
+
+    def blocks(self, clients: int) -> Iterator[tuple[int, tuple[slice, slice]]]:
+        """Rows and columns that fit the cache, with the number of their weight tensor: few clients of a long tensor."""
+        for i, part in enumerate(self.compressor.weights):
+            step = max(1, BLOCK // (part.stop - part.start))
+            yield from ((i, (slice(k, k + step), part)) for k in range(0, clients, step))
 
     def binarise(
         self, w: Tensor, start: Tensor, alpha: Tensor, cohort: Cohort, name: str, update: Tensor, model: Tensor
@@ -70,43 +82,38 @@ class FedBAT(Averaging):
 
         What is no weight stays u. Written are the binary update and the model start + update.
         """
-        u = torch.empty_like(w[0])
-        for k, sizes in enumerate(alpha.tolist()):  # one client after the other: its weights fit the cache
-            drawn = cohort.rows(slice(k, k + 1)).uniform(name, len(u))[0].to(u.device)
-            torch.sub(w[k], start[k], out=u)
-            for part in self.compressor.plain:
-                update[k, part] = u[part]
-            for size, part in zip(sizes, self.compressor.weights, strict=True):
-                above = u[part].add_(size).add_(drawn[part], alpha=-2 * size)  # u / alpha > 2r - 1
-                update[k, part].fill_(size).copysign_(above)
-            torch.add(start[k], update[k], out=model[k])
+        drawn = cohort.uniform(name, w.shape[1]).to(w.device)
+        for i, at in self.blocks(len(w)):
+            size, begun = alpha[at[0], i : i + 1], start[at]
+            above = (w[at] - begun).add_(size).sub_(drawn[at].mul_(2 * size))  # u / alpha > 2r - 1
+            torch.add(begun, update[at].copy_(size).copysign_(above), out=model[at])
+        for part in self.compressor.plain:
+            update[:, part] = w[:, part] - start[:, part]
+            model[:, part] = start[:, part] + update[:, part]
 
     def descend(
         self, w: Tensor, start: Tensor, update: Tensor, grad: Tensor, alpha: Tensor, velocity: Tensor | None
     ) -> Tensor:
         """Move w in place along the gradient to u, mu w and momentum; the gradient to alpha (S, tensors).
 
-        `grad` is that to the update and becomes the direction.
+        `grad` is that to the update and becomes the direction. d Bin / d u is 0 where |u| > alpha and 1 elsewhere;
+        d Bin / d alpha is sign(u) = Bin / alpha there and (Bin - u) / alpha elsewhere.
         """
-        slope, u = torch.empty_like(alpha), torch.empty_like(w[0])
-        for k, (own, to) in enumerate(zip(w, grad, strict=True)):
-            slope[k] = self.chain(to, torch.sub(own, start[k], out=u), update[k], alpha[k])
-            to.add_(own, alpha=self.mu)
-            if velocity is not None:
-                to.add_(velocity[k], alpha=self.momentum)
-            own.add_(to, alpha=-self.lr)
-        return slope
+        slope = torch.empty_like(alpha)
+        for i, at in self.blocks(len(w)):
+            own, to = w[at], grad[at]
+            u = own - start[at]
+            whole = (to * update[at]).sum(1)
+            to.mul_(u.abs().le_(alpha[at[0], i : i + 1]))  # in place: 1 and 0 as float32
+            slope[at[0], i] = whole - u.mul_(to).sum(1)
+            self.walk(own, to, None if velocity is None else velocity[at])
+        for part in self.compressor.plain:
+            self.walk(w[:, part], grad[:, part], None if velocity is None else velocity[:, part])
+        return slope / alpha
 
-    def chain(self, grad: Tensor, u: Tensor, update: Tensor, alpha: Tensor) -> Tensor:
-        """One client's gradient to alpha (tensors,) from that to the update, which becomes the one to u (n,).
-
-        d Bin / d u is 0 where |u| > alpha and 1 elsewhere; d Bin / d alpha is sign(u) = Bin / alpha there and
-        (Bin - u) / alpha elsewhere.
-        """
-        slopes, scratch = [], torch.empty_like(u)
-        for size, part in zip(alpha.tolist(), self.compressor.weights, strict=True):
-            to, own, free = grad[part], u[part], scratch[part]
-            whole = torch.mul(to, update[part], out=free).sum()
-            to.mul_(torch.abs(own, out=free).le_(size))  # in place: 1 and 0 as float32
-            slopes.append(whole - torch.mul(to, own, out=free).sum())
-        return torch.stack(slopes) / alpha
+    def walk(self, w: Tensor, grad: Tensor, velocity: Tensor | None) -> None:
+        """Add ridge and momentum to the gradient, and move w along it, all in place."""
+        grad.add_(w, alpha=self.mu)
+        if velocity is not None:
+            grad.add_(velocity, alpha=self.momentum)
+        w.add_(grad, alpha=-self.lr)
