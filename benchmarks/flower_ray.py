@@ -7,8 +7,9 @@ It needs a virtual environment of its own, because Ray and Flower pin many packa
     export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
     flower/bin/python benchmarks/flower_ray.py --rounds 8 --out results/flower.json
 
-Two actors of one core each. The first rounds start Ray and import torch in the actors; only the later ones count. The
-peers in simulator.py cannot run in the same process: run both scripts one after the other on a quiet machine.
+Two actors of one core each. The first rounds start Ray and import torch in the actors; only the later ones count. With
+`--wait` it runs a round whenever a line comes in, and answers with its seconds: so simulator.py --flower measures it in
+turns with the others. While it waits, Ray's processes are idle.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from torch.nn import functional as F
 LR, CLIENTS, SAMPLES, STEPS = 0.05, 20, 600, 20
 WARM = 2  # rounds that do not count
 STARTED: list[float] = []  # when each round began, at the server
+ANSWER = "round seconds"  # what a line of --wait begins with
 
 client = ClientApp()
 server = ServerApp()
@@ -63,10 +65,19 @@ def train(message: Message, context: Context) -> Message:
     return Message(content=RecordDict(records), reply_to=message)
 
 
+def answer() -> None:
+    """Say how long the round took that has ended, if somebody waits for it."""
+    if "BENCHMARK_WAIT" in os.environ and len(STARTED) > WARM:
+        print(ANSWER, time.perf_counter() - STARTED[-1], flush=True)
+
+
 class Timed(FedAvg):
     """FedAvg that notes when rounds begin and does without no client."""
 
     def configure_train(self, *arguments, **named):
+        answer()
+        if "BENCHMARK_WAIT" in os.environ and len(STARTED) >= WARM:
+            input()
         STARTED.append(time.perf_counter())
         return super().configure_train(*arguments, **named)
 
@@ -83,6 +94,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Timed(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
     rounds = int(os.environ["BENCHMARK_ROUNDS"])
     strategy.start(grid=grid, initial_arrays=ArrayRecord(network().state_dict()), num_rounds=rounds)
+    answer()
     STARTED.append(time.perf_counter())
 
 
@@ -100,8 +112,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--wait", action="store_true", help="run a round for every line of standard input")
     parser.add_argument("--out", help="JSON file for the results")
     options = parser.parse_args()
+    if options.wait:
+        os.environ["BENCHMARK_WAIT"] = "1"
     os.environ |= {"BENCHMARK_BATCH": str(options.batch), "BENCHMARK_ROUNDS": str(options.rounds)}
     sys.path.insert(0, str(Path(__file__).parent))
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # the actors import this file, so that their data stays

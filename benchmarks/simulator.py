@@ -1,22 +1,35 @@
 """Client-steps per second of FedAvg on 20 MLP clients: our simulator, our Task, and what others would write.
 
     python benchmarks/simulator.py --repeats 9 --out results/simulator.json
+    python benchmarks/simulator.py --repeats 9 --flower flower/bin/python --out results/simulator.json
 
-All ways run in turns in one process on the same number of threads; ratios are of best times, the median is printed too.
+All ways run in turns on the same number of threads, Flower's simulation on Ray (flower_ray.py, in an environment of its
+own) in processes of its own, the others in this one; ratios are of best times, those of medians are printed too.
 Two-thread torch slows down several times when another job takes a core: the load is recorded, quiet cores are needed.
 """
 
 import argparse
+import os
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from peers import LR, Work, by_hand, by_hand_in_place, plain_loop, race, record, task_steps, vmap_grad
 
 from pfed1bs.algorithms import make
 from pfed1bs.simulate import Progress, simulate
+
+WARM = 2  # first rounds of flower_ray.py, which do not count
+OFFLINE = os.environ | {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 def simulator(work: Work) -> Callable[[], None]:
@@ -33,42 +46,76 @@ def simulator(work: Work) -> Callable[[], None]:
     return round
 
 
+class Flower:
+    """One round of FedAvg in Flower's simulation on Ray at every call."""
+
+    def __init__(self, python: str, batch: int, rounds: int) -> None:
+        script = str(Path(__file__).with_name("flower_ray.py"))
+        command = [python, script, "--wait", "--batch", str(batch), "--rounds", str(rounds + WARM)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=OFFLINE
+        )
+
+    def __call__(self) -> None:
+        print(file=self.process.stdin, flush=True)
+        for line in self.process.stdout:
+            if line.startswith("round seconds"):
+                return
+        raise RuntimeError("Flower's simulation ended before its last round; run benchmarks/flower_ray.py to see why")
+
+    def end(self) -> None:
+        """Wait until Ray has stopped."""
+        self.process.communicate(timeout=60)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--batch", type=int, nargs="+", default=[32, 64])
+    parser.add_argument("--flower", metavar="PYTHON", help="interpreter of an environment with Flower and Ray")
     parser.add_argument("--out", help="JSON file for the results")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    results = []
-    for batch in options.batch:
-        work = Work(batch=batch)
-        peers = (plain_loop, vmap_grad, by_hand, by_hand_in_place, task_steps)
-        ways = {way.__name__: partial(way, work) for way in peers}
-        expected = plain_loop(work)
-        for name, way in ways.items():
-            error = float((way() - expected).abs().max())
-            assert error < 1e-5, f"{name} differs from the plain loop by {error}"
-        ways["simulate"] = simulator(work)
-        seconds = race(ways, options.repeats)
-        best = {name: min(values) for name, values in seconds.items()}
-        print(f"\nbatch {batch}: {work.clients} clients x {work.steps} steps, {options.threads} threads")
-        print(f"{'':18}{'client-steps/s':>15}{'(median)':>10}{'x plain loop':>14}{'(median)':>10}")
-        for name, values in seconds.items():
-            middle = statistics.median(values)
-            row = {
-                "batch": batch,
-                "way": name,
-                "client_steps_per_second": work.clients * work.steps / best[name],
-                "median": work.clients * work.steps / middle,
-                "ratio": best["plain_loop"] / best[name],
-                "median_ratio": statistics.median(seconds["plain_loop"]) / middle,
-            }
-            results.append(row)
-            numbers = list(row.values())[2:]
-            print(f"{name:18}{numbers[0]:15.0f}{numbers[1]:10.0f}{numbers[2]:14.2f}{numbers[3]:10.2f}")
+    results = [row for batch in options.batch for row in measured(batch, options.repeats, options.flower)]
     record(options.out, " ".join(["python", *sys.argv]), results)
+
+
+def measured(batch: int, repeats: int, flower: str | None) -> list[dict[str, object]]:
+    """All ways at one size of batches."""
+    work = Work(batch=batch)
+    peers = (plain_loop, vmap_grad, by_hand, by_hand_in_place, task_steps)
+    ways = {way.__name__: partial(way, work) for way in peers}
+    expected = plain_loop(work)
+    for name, way in ways.items():
+        error = float((way() - expected).abs().max())
+        assert error < 1e-5, f"{name} differs from the plain loop by {error}"
+    ways["simulate"] = simulator(work)
+    if flower:
+        ways["flower_on_ray"] = Flower(flower, batch, repeats + 1)
+    seconds = race(ways, repeats)
+    if flower:
+        ways["flower_on_ray"].end()
+    print(f"\nbatch {batch}: {work.clients} clients x {work.steps} steps, {torch.get_num_threads()} threads")
+    print(f"{'':18}{'client-steps/s':>15}{'(median)':>10}{'x plain loop':>14}{'(median)':>10}{'simulate is':>13}")
+    return [row(work, name, seconds) for name in ways]
+
+
+def row(work: Work, name: str, seconds: dict[str, list[float]]) -> dict[str, object]:
+    """The rates of one way, printed too."""
+    best, middle = ({way: pick(values) for way, values in seconds.items()} for pick in (min, statistics.median))
+    done = work.clients * work.steps
+    numbers = {
+        "client_steps_per_second": done / best[name],
+        "median": done / middle[name],
+        "ratio": best["plain_loop"] / best[name],
+        "median_ratio": middle["plain_loop"] / middle[name],
+        "simulate_ratio": best[name] / best["simulate"],
+        "simulate_median_ratio": middle[name] / middle["simulate"],
+    }
+    first, *rest = numbers.values()
+    print(f"{name:18}{first:15.0f}{rest[0]:10.0f}{rest[1]:14.2f}{rest[2]:10.2f}{rest[3]:12.2f}x")
+    return {"batch": work.batch, "way": name, **numbers}
 
 
 if __name__ == "__main__":
