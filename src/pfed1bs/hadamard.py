@@ -106,7 +106,7 @@ def _transform(x: Tensor, out: Tensor) -> Tensor:
     if not out.is_contiguous():
         return out.copy_(_orthonormal(x))
     x = x.contiguous()
-    overlaps = 0 < abs(x.data_ptr() - out.data_ptr()) < x.numel() * x.element_size()
+    overlaps = 0 < abs(x.data_ptr() - out.data_ptr()) < 4 * x.numel()  # float32
     native.transform(x.clone() if overlaps else x, out, n**-0.5)
     return out
 
@@ -118,8 +118,7 @@ def check_float(name: str, x: Tensor) -> None:
 
 
 def _check_out(x: Tensor, out: Tensor) -> None:
-    wanted, got = (x.shape, x.dtype, x.device), (out.shape, out.dtype, out.device)
-    if wanted != got:
+    if x.shape != out.shape or x.dtype != out.dtype or x.device != out.device:
         raise ValueError(
             "out must have the shape, dtype and device of x, "
             f"{tuple(x.shape)}, {x.dtype} and {x.device}, got {tuple(out.shape)}, {out.dtype} and {out.device}; "

@@ -21,7 +21,7 @@ def kernel() -> str:
 
 def usable(x: Tensor) -> bool:
     """Whether the native kernels take x; everything else goes through torch."""
-    return enabled and x.device.type == "cpu" and x.dtype in (torch.float32, torch.uint8)
+    return enabled and x.is_cpu and x.dtype in (torch.float32, torch.uint8)
 
 
 def empty(*shape: int) -> Tensor:
@@ -47,9 +47,9 @@ def project(w: Tensor, padded: int, signs: Tensor | None, rows: Tensor) -> Tenso
 
 
 def lift(u: Tensor, n: int, padded: int, signs: Tensor | None, rows: Tensor) -> Tensor:
-    """The transpose of project, shape (..., n)."""
+    """The transpose of project, shape (..., n), made in place, for which its memory is padded - n floats longer."""
     m = len(rows)
-    out = empty(*u.shape[:-1], n)
+    out = empty(u.numel() // m * n + padded - n).resize_(*u.shape[:-1], n)
     at = (u.data_ptr(), out.data_ptr(), 0 if signs is None else signs.data_ptr(), rows.data_ptr())
     _fht.lift(*at, u.numel() // m, n, padded.bit_length() - 1, m, m**-0.5, get_num_threads())
     return out

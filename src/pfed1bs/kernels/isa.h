@@ -46,7 +46,9 @@ typedef int32_t NAME(looseints) __attribute__((vector_size(4 * WIDTH), aligned(4
 /* WIDTH bits from bit number i, a multiple of WIDTH. */
 INLINE uint16_t NAME(bits)(const uint8_t *bits, size_t i) {
 #if WIDTH == 16
-    return (uint16_t)(bits[i / 8] | bits[i / 8 + 1] << 8);
+    uint16_t word; /* little-endian, as the instruction set */
+    memcpy(&word, bits + i / 8, sizeof word);
+    return word;
 #else
     return bits[i / 8] >> (i & 4 & WIDTH);
 #endif

@@ -72,14 +72,14 @@ typedef struct {
     const float *src;
     float *data, *dst;
     int piece, high; /* levels of a piece, of the last pass */
-    size_t strip, stride, gap;
+    size_t strip, stride, gap, place;
 } row;
 
 /* The lowest `levels` levels from `start`, depth first: eight parts, then the three levels between them. */
-static void rise(const row *r, size_t start, int levels) {
+static void rise(row *r, size_t start, int levels) {
     int above = levels - isa->block;
     if (above <= 0) {
-        isa->low(r->job, r->src, r->data, start);
+        isa->low(r->job, r->src, r->data, start, &r->place);
         return;
     }
     int now = above < 3 ? above : 3;
@@ -88,10 +88,13 @@ static void rise(const row *r, size_t start, int levels) {
     isa->middle(r->data + start, part, now, 0, part);
 }
 
+/* Last piece first: the end of src is what the caller has most likely left in the cache. */
 static void row_low(void *context, size_t worker, size_t number) {
     row r = *(const row *)context;
     (void)worker;
+    number = ((size_t)1 << r.high) - 1 - number;
     r.data += number * r.gap;
+    if (r.job->kind == LIFT) r.place = lower_bound(r.job->index, r.job->m, number << r.piece);
     rise(&r, number << r.piece, r.piece);
 }
 
@@ -111,10 +114,9 @@ static void row_high(void *context, size_t worker, size_t number) {
 
 static void one_row(const job *j, size_t number, float *buffer, int threads) {
     row r = {.job = j, .data = buffer};
-    bool forth = j->kind != LIFT;
-    r.src = j->src + number * (forth ? j->n : j->m);
+    r.src = j->src + number * (j->kind == LIFT ? j->m : j->n);
     r.dst = j->dst + number * (j->kind == PROJECT ? j->m : j->n);
-    if (j->kind == TRANSFORM) r.data = r.dst;
+    if (!buffer) r.data = r.dst;
     else r.gap = j->log2 <= isa->block + MIDDLE + HIGH ? GAP : 0;
     int above = j->log2 > isa->block ? j->log2 - isa->block : 0, middle = above < MIDDLE + 3 ? above - 3 : MIDDLE;
     while (middle > 0 && above - middle < HIGH && 1 << (above - middle) < 2 * threads && threads > 1) middle--;
@@ -144,14 +146,17 @@ static void whole_row(void *context, size_t worker, size_t number) {
     one_row(b->job, number, b->buffers ? b->buffers + worker * buffer_size(b->job) : NULL, 1);
 }
 
-/* Rows that fit the second-level cache are shared out among the threads, what is left over and longer rows are cut. */
+/* Rows that fit the second-level cache are shared out among the threads, what is left over and longer rows are cut.
+ * A lift in ascending order needs no buffer: what a row writes beyond its end is room for the next one, and after the
+ * last the caller has left room. */
 static bool run(const job *j) {
     size_t size = (size_t)1 << j->log2;
     int threads = j->rows * size < SMALL ? 1 : j->threads;
     bool shared = threads > 1 && size <= 1 << 19;
     size_t whole = shared || threads == 1 ? j->rows - j->rows % (size_t)threads : 0;
     batch b = {j, NULL};
-    if (j->kind != TRANSFORM && !(b.buffers = borrow(buffer_size(j) * (shared ? (size_t)threads : 1)))) return false;
+    bool buffered = j->kind == PROJECT || (j->kind == LIFT && shared && whole);
+    if (buffered && !(b.buffers = borrow(buffer_size(j) * (shared ? (size_t)threads : 1)))) return false;
     parallel(whole, threads, whole_row, &b);
     for (size_t i = whole; i < j->rows; i++) one_row(j, i, b.buffers, threads);
     if (b.buffers) give_back(b.buffers);

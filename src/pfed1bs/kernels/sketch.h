@@ -26,24 +26,44 @@ INLINE size_t NAME(select)(const job *j, const float *row, size_t start, size_t 
     return i;
 }
 
-/* The low levels of one block of a row: after D and padding, or scattering. */
-static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t start) {
+/* The measurements from `place` on that belong to the floats start .. start + size - 1, zeros between them; the place
+ * after them. */
+INLINE size_t NAME(spread)(const job *j, const float *src, float *dst, size_t start, size_t size, size_t i) {
+    memset(dst, 0, size * sizeof(float));
+#if WIDTH == 16
+    for (; i + 16 <= j->m && (size_t)j->index[i + 15] < start + size; i += 16) {
+        __m512i place = _mm512_sub_epi32(_mm512_loadu_si512(j->index + i), _mm512_set1_epi32((int)start));
+        _mm512_i32scatter_ps(dst, place, _mm512_loadu_ps(src + i), sizeof(float));
+    }
+#endif
+    for (; i < j->m && (size_t)j->index[i] < start + size; i++) dst[j->index[i] - start] = src[i];
+    return i;
+}
+
+/* The low levels of one block of a row: after D and padding, or spreading from `place` on. */
+static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t start, size_t *place) {
     ALIGNED float tile[1 << BLOCK];
     int levels = j->log2 < BLOCK ? j->log2 : BLOCK;
-    size_t size = (size_t)1 << levels;
-    const float *from = tile;
-    if (j->kind == TRANSFORM) {
-        from = src + start;
+    size_t size = (size_t)1 << levels, valid = j->n <= start ? 0 : least(j->n - start, size);
+    const float *from = src + start;
+    const uint8_t *bits = NULL;
+    dst += start;
+    if (j->kind == LIFT) {
+        *place = NAME(spread)(j, src, dst, start, size, *place);
+        from = dst;
+    } else if (!valid) {
+        memset(dst, 0, size * sizeof(float));
+        return;
     } else if (j->kind == PROJECT) {
-        size_t valid = j->n <= start ? 0 : least(j->n - start, size);
-        NAME(flip)(src + start, tile, j->signs ? j->signs + start / 8 : NULL, valid, 1.0f);
-        memset(tile + valid, 0, (size - valid) * sizeof(float));
-    } else {
-        memset(tile, 0, size * sizeof(float));
-        for (size_t i = lower_bound(j->index, j->m, start); i < j->m && (size_t)j->index[i] < start + size; i++)
-            tile[j->index[i] - start] = src[i];
+        bits = j->signs ? j->signs + start / 8 : NULL;
+        if (valid < size || levels < LANES) {
+            NAME(flip)(from, tile, bits, valid, 1.0f);
+            memset(tile + valid, 0, (size - valid) * sizeof(float));
+            from = tile;
+            bits = NULL;
+        }
     }
-    NAME(block)(from, dst + start, tile, levels, j->kind == TRANSFORM && j->log2 == levels ? j->scale : 1.0f);
+    NAME(block)(from, dst, tile, bits, levels, j->kind == TRANSFORM && j->log2 == levels ? j->scale : 1.0f);
 }
 
 /* Columns first .. last - 1 of the 2^levels rows of `stride` floats, in place. */
@@ -51,7 +71,7 @@ static TARGET void NAME(middle)(float *data, size_t stride, int levels, size_t f
     ALIGNED float tile[TILE];
     size_t width = tile_width(levels, stride);
     for (size_t c = first; c < last; c += width)
-        NAME(columns)(data + c, stride, data + c, stride, tile, levels, width, 1.0f, NULL);
+        NAME(columns)(data + c, stride, data + c, stride, tile, levels, width, PLAIN, NULL);
 }
 
 /* Last pass over columns first .. last - 1: the high levels, and row selection, or D and truncation, and the scale.
@@ -64,11 +84,14 @@ static TARGET void NAME(high)(const job *j, const float *src, size_t gap, float 
         for (size_t r = 0; r < (size_t)1 << levels; r++) place[r] = lower_bound(j->index, j->m, r * stride + first);
     for (size_t c = first; c < last; c += width) {
         const float *next = levels > 3 && c + width < last ? src + c + width : NULL;
-        if (j->kind == TRANSFORM) {
-            NAME(columns)(src + c, stride, dst + c, stride, tile, levels, width, j->scale, next);
+        size_t kept = c < j->n ? (j->n - c - 1) / stride + 1 : 0;
+        bool whole = kept && width >= WIDTH && (kept - 1) * stride + c + width <= j->n;
+        if (j->kind == TRANSFORM || (j->kind == LIFT && j->signs && whole)) {
+            ending e = {j->scale, j->kind == LIFT ? j->signs + c / 8 : NULL, kept};
+            NAME(columns)(src + c, stride + gap, dst + c, stride, tile, levels, width, e, next);
             continue;
         }
-        if (levels) NAME(columns)(src + c, stride + gap, tile, width, tile, levels, width, 1.0f, next);
+        if (levels) NAME(columns)(src + c, stride + gap, tile, width, tile, levels, width, PLAIN, next);
         for (size_t r = 0; r < (size_t)1 << levels; r++) {
             size_t start = r * stride + c;
             const float *row = levels ? tile + r * width : src + c;
@@ -76,9 +99,7 @@ static TARGET void NAME(high)(const job *j, const float *src, size_t gap, float 
                 place[r] = NAME(select)(j, row, start, width, place[r], dst);
                 __builtin_prefetch(j->index + place[r] + LINE, 0);
                 __builtin_prefetch(dst + place[r] + LINE, 1);
-            } else if (start < j->n) {
-                const float *soon = dst + start + 8 * stride;
-                for (size_t i = 0; i < width && levels > 3; i += LINE) __builtin_prefetch(soon + i, 1);
+            } else if (r < kept) {
                 const uint8_t *bits = j->signs ? j->signs + start / 8 : NULL;
                 NAME(flip)(row, dst + start, bits, least(j->n - start, width), j->scale);
             }

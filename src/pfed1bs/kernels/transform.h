@@ -26,35 +26,47 @@ INLINE void NAME(butterflies)(VEC *r, const int levels) {
             }
 }
 
-/* The first LANES + levels levels of 2^levels adjacent vectors. */
-INLINE void NAME(chunk)(const float *src, float *dst, const int levels) {
-    VEC r[1 << RADIX];
-    UNROLL for (int j = 0; j < 1 << levels; j++) {
-        VEC x = LOAD(src + j * WIDTH);
-        x = FIRST(x);
-        x = INSIDE(x, 2);
+/* The first LANES + levels levels of `size` floats, after the signs of `bits`. Half of what dst holds is fetched here,
+ * the other half by `block`: memory is busy all the time. */
+INLINE void NAME(chunks)(const float *src, float *dst, const uint8_t *bits, const int levels, size_t size) {
+    const size_t width = (size_t)WIDTH << levels;
+    for (size_t i = 0; i < size; i += width) {
+        VEC r[1 << RADIX];
+        FETCH(src + i + AHEAD, width, 0);
+        FETCH(dst + i + width + width / 2, width / 2, 1);
+        UNROLL for (int j = 0; j < 1 << levels; j++) {
+            VEC x = LOAD(src + i + j * WIDTH);
+            x = bits ? INSIDE(NEGATE(x, NAME(bits)(bits, i + j * WIDTH)), 1) : FIRST(x);
+            x = INSIDE(x, 2);
 #if WIDTH > 4
-        x = INSIDE(x, 4);
+            x = INSIDE(x, 4);
 #endif
 #if WIDTH > 8
-        x = INSIDE(x, 8);
+            x = INSIDE(x, 8);
 #endif
-        r[j] = x;
+            r[j] = x;
+        }
+        NAME(butterflies)(r, levels);
+        UNROLL for (int j = 0; j < 1 << levels; j++) STORE(dst + i + j * WIDTH, r[j]);
     }
-    NAME(butterflies)(r, levels);
-    UNROLL for (int j = 0; j < 1 << levels; j++) STORE(dst + j * WIDTH, r[j]);
 }
 
-/* `levels` levels over rows of `width` floats that lie `from` (`to`) floats apart. */
-INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, const int levels, size_t width,
-                        const bool scaled, float scale) {
+/* `levels` levels over rows of `width` floats that lie `from` (`to`) floats apart; `next` is fetched meanwhile. */
+INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, const int levels, size_t width, ending e,
+                        const float *next, size_t apart) {
     const float *s[4] = {src, src + 4 * from, src + 8 * from, src + 12 * from}; /* so few addresses stay in registers */
     float *d[4] = {dst, dst + 4 * to, dst + 8 * to, dst + 12 * to};
     for (size_t c = 0; c < width; c += WIDTH) {
         VEC r[1 << RADIX];
         UNROLL for (int j = 0; j < 1 << levels; j++) r[j] = LOAD(s[j / 4] + j % 4 * from);
+        if (next) UNROLL for (int j = 0; j < 1 << levels; j++) __builtin_prefetch(next + c + j * apart, 1);
         NAME(butterflies)(r, levels);
-        UNROLL for (int j = 0; j < 1 << levels; j++) STORE(d[j / 4] + j % 4 * to, scaled ? r[j] * scale : r[j]);
+        UNROLL for (int j = 0; j < 1 << levels; j++) {
+            VEC x = r[j] * e.scale;
+            if (e.bits && (size_t)j >= e.kept) break;
+            if (e.bits) x = NEGATE(x, NAME(bits)(e.bits + j * to / 8, c));
+            STORE(d[j / 4] + j % 4 * to, x);
+        }
         UNROLL for (int i = 0; i < 4; i++) {
             s[i] += WIDTH;
             d[i] += WIDTH;
@@ -64,19 +76,19 @@ INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, co
 
 /* Levels first .. first + levels - 1 of the 2^total rows; `next` is fetched meanwhile, rows `apart` floats apart. */
 static TARGET void NAME(rows)(const float *src, size_t from, float *dst, size_t to, int first, int levels, int total,
-                              size_t width, float scale, const float *next, size_t apart) {
+                              size_t width, ending e, const float *next, size_t apart) {
     for (size_t high = 0; high < (size_t)1 << (total - first - levels); high++)
         for (size_t low = 0; low < (size_t)1 << first; low++) {
-            size_t row = (high << (first + levels)) + low;
-            const float *s = src + row * from;
+            size_t row = (high << (first + levels)) + low, f = from << first, t = to << first, a = apart << first;
+            const float *s = src + row * from, *soon = next ? next + row * apart : NULL;
             float *d = dst + row * to;
-            size_t f = from << first, t = to << first;
-            for (size_t j = 0; next && j < (size_t)1 << levels; j++)
-                for (size_t c = 0; c < width; c += LINE) __builtin_prefetch(next + (row + (j << first)) * apart + c, 1);
-#define CASE(n)                                                                                                       \
-    case n:                                                                                                           \
-        if (scale == 1.0f) NAME(radix)(s, f, d, t, n, width, false, scale);                                            \
-        else NAME(radix)(s, f, d, t, n, width, true, scale);                                                           \
+            ending here = {e.scale, e.bits ? e.bits + row * to / 8 : NULL, 0};
+            if (row < e.kept) here.kept = ((e.kept - row - 1) >> first) + 1;
+#define CASE(n)                                                                      \
+    case n:                                                                          \
+        if (e.bits) NAME(radix)(s, f, d, t, n, width, here, soon, a);                \
+        else if (e.scale == 1.0f) NAME(radix)(s, f, d, t, n, width, PLAIN, soon, a); \
+        else NAME(radix)(s, f, d, t, n, width, (ending){e.scale, NULL, 0}, soon, a); \
         break;
             switch (levels) {
                 CASE(0) CASE(1) CASE(2) CASE(3)
@@ -92,43 +104,45 @@ static TARGET void NAME(rows)(const float *src, size_t from, float *dst, size_t 
  * More than eight rows a multiple of a page apart would push each other out of the first-level cache between load and
  * store, so that they go through the tile even if the registers were enough. */
 static TARGET void NAME(columns)(const float *src, size_t from, float *dst, size_t to, float *tile, int levels,
-                                 size_t width, float scale, const float *next) {
+                                 size_t width, ending e, const float *next) {
     int pieces = levels > RADIX ? (levels + RADIX - 1) / RADIX : levels > 3 && from >= PAGE ? 2 : 1;
     size_t apart = from;
     for (int done = 0; pieces; pieces--) {
         int now = (levels - done + pieces - 1) / pieces;
-        if (pieces == 1) NAME(rows)(src, from, dst, to, done, now, levels, width, scale, next, apart);
-        else NAME(rows)(src, from, tile, width, done, now, levels, width, 1.0f, NULL, 0);
+        if (pieces == 1) NAME(rows)(src, from, dst, to, done, now, levels, width, e, next, apart);
+        else NAME(rows)(src, from, tile, width, done, now, levels, width, PLAIN, NULL, 0);
         src = tile;
         from = width;
         done += now;
     }
 }
 
-/* All levels of 2^levels adjacent floats, levels <= BLOCK, through `tile`. */
-static TARGET void NAME(block)(const float *src, float *dst, float *tile, int levels, float scale) {
+/* All levels of 2^levels adjacent floats, levels <= BLOCK, after the signs of `bits`. */
+static TARGET void NAME(block)(const float *src, float *dst, float *tile, const uint8_t *bits, int levels,
+                               float scale) {
     if (levels < LANES) {
         NAME(plain)(src, dst, levels, scale);
         return;
     }
     int low = levels < LANES + RADIX ? levels : LANES + RADIX;
-    float *half = levels > low ? tile : dst;
-    for (size_t i = 0; i < (size_t)1 << levels; i += (size_t)1 << low) {
-        for (size_t ahead = 0; ahead < (size_t)1 << low; ahead += LINE) {
-            __builtin_prefetch(dst + i + ahead, 1);
-            __builtin_prefetch(src + i + AHEAD + ahead, 0);
-        }
-        switch (low - LANES) {
-            case 0: NAME(chunk)(src + i, half + i, 0); break;
-            case 1: NAME(chunk)(src + i, half + i, 1); break;
-            case 2: NAME(chunk)(src + i, half + i, 2); break;
-            case 3: NAME(chunk)(src + i, half + i, 3); break;
+    size_t size = (size_t)1 << levels, width = (size_t)1 << low, half = width / 2;
+#define CASE(n)                                          \
+    case n:                                              \
+        if (bits) NAME(chunks)(src, dst, bits, n, size); \
+        else NAME(chunks)(src, dst, NULL, n, size);      \
+        break;
+    switch (low - LANES) {
+        CASE(0) CASE(1) CASE(2) CASE(3)
 #if RADIX > 3
-            case 4: NAME(chunk)(src + i, half + i, 4); break;
+        CASE(4)
 #endif
-        }
     }
-    size_t width = (size_t)1 << low;
-    if (levels > low || scale != 1.0f) 
-        NAME(columns)(half, width, dst, width, tile, levels - low, width, scale, NULL);
+#undef CASE
+    ending e = {scale, NULL, 0};
+    if (levels > low) {
+        NAME(columns)(dst, width, dst, width, tile, levels - low, half, e, dst + size);
+        NAME(columns)(dst + half, width, dst + half, width, tile, levels - low, half, e, NULL);
+    } else if (scale != 1.0f) {
+        NAME(columns)(dst, width, dst, width, tile, 0, width, e, NULL);
+    }
 }

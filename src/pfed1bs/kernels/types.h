@@ -28,6 +28,18 @@ typedef struct {
     int threads;
 } job;
 
+/* What happens to a result on its way to memory: a factor, and with `bits`, one for every float from the first row and
+ * column on, a change of sign where the bit is 0, in the first `kept` rows; the others are left out. */
+typedef struct {
+    float scale;
+    const uint8_t *bits;
+    size_t kept;
+} ending;
+#define PLAIN ((ending){1.0f, NULL, 0})
+
+#define FETCH(data, count, written) \
+    for (size_t ahead = 0; ahead < (count); ahead += LINE) __builtin_prefetch((data) + ahead, written)
+
 /* The first place in the ascending `index` whose value is at least x. */
 static size_t lower_bound(const int32_t *index, size_t count, size_t x) {
     size_t low = 0;
@@ -51,7 +63,7 @@ static size_t tile_width(int levels, size_t stride) {
 typedef struct {
     const char *name;
     int block;
-    void (*low)(const job *, const float *, float *, size_t);
+    void (*low)(const job *, const float *, float *, size_t, size_t *);
     void (*middle)(float *, size_t, int, size_t, size_t);
     void (*high)(const job *, const float *, size_t, float *, int, size_t, size_t);
     bool (*pack)(const float *, uint8_t *, size_t);
