@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
 
 from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
-from pfed1bs.config import Config, UserError
+from pfed1bs.config import Config, DataConfig, UserError
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.evaluate import score
 from pfed1bs.exchange import News, hear, moved, rows
@@ -34,7 +34,7 @@ class Client:
     @classmethod
     def of(cls, run: Values, node: Values) -> "Client":
         """The client that a run config and a node config describe."""
-        config, rules = read(run)
+        config, rules = parsed(tuple(sorted(run.items())))
         partition = node.get("partition-id")
         if not isinstance(partition, int) or not 0 <= partition < config.clients:
             raise UserError(
@@ -48,7 +48,7 @@ class Client:
     def data(self) -> Federation:
         """A federation in which this client's samples stand at its place."""
         if not self.own:
-            return federation(self.config).to(choose(self.config.device))
+            return dealt(self.config.data, self.config.clients, self.config.seed).to(choose(self.config.device))
         part, (shape, classes) = self.config.data, self.rules.problem(self.config)
         options = (part.cap, self.config.seed, part.min_size, part.augment, part.validate)
         alone = federate(load(self.own, num_classes=classes), 1, "iid", "official", *options)
@@ -127,6 +127,18 @@ class Client:
             f"score/{name}": [float(found.correct), float(found.samples), float(found.loss)]
             for name, found in scores.items()
         }
+
+
+@lru_cache(maxsize=4)  # Flower's simulation asks many clients in one process
+def parsed(run: tuple[tuple[str, bool | int | float | str], ...]) -> tuple[Config, Rules]:
+    """What a run config says."""
+    return read(dict(run))
+
+
+@lru_cache(maxsize=1)
+def dealt(part: DataConfig, clients: int, seed: int) -> Federation:
+    """The data of all clients, as the simulator deals them."""
+    return federation(Config(data=part, clients=clients, seed=seed))
 
 
 def checked(algorithm: Algorithm, sent: Sequence[bytes], base: int, round: int) -> list[News]:
