@@ -81,6 +81,24 @@ def test_native_bits_are_those_of_torch_on_any_number_of_threads(monkeypatch, th
         assert torch.equal(adjoint, results[False, 1][1])
 
 
+@pytest.mark.kernel
+@pytest.mark.parametrize("n, rows", [(5, 3), (3000, 1), (70000, 2), (20000, 5)])
+def test_adjoint_stays_within_its_memory_and_the_room_behind_it(threads, n, rows):
+    from pfed1bs import _fht
+
+    phi = srht(n, max(1, n // 10), seed=1)
+    u = numbers(rows, phi.m, dtype=torch.float32)
+    room = rows * n + phi.padded - n
+    for count in (1, 2):
+        threads(count)
+        memory = torch.full((room + 32,), 7.0)
+        at = (u.data_ptr(), memory[16:].data_ptr(), phi.signs.data_ptr(), phi.rows.data_ptr())
+        _fht.lift(*at, rows, n, phi.padded.bit_length() - 1, phi.m, phi.m**-0.5, count)
+        assert torch.equal(memory[16:][: rows * n].view(rows, n), phi.adjoint(u))
+        assert (memory[:16] == 7).all() and (memory[16 + room :] == 7).all()
+    assert phi.adjoint(u).is_contiguous()
+
+
 def test_padding_reaches_the_next_power_of_two_and_no_further():
     assert [srht(n, 1, 0).padded for n in (1, 2, 3, 4, 5, 1000, 1024)] == [1, 2, 4, 4, 8, 1024, 1024]
 
