@@ -130,9 +130,9 @@ class Processes:
         )
         return done.returncode, done.stdout + done.stderr
 
-    def run(self, app, **keys):
+    def run(self, app, *words, **keys):
         """Submit a run; values are written as TOML."""
-        words = " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
-        code, text = self.flwr("run", str(app), "it", "-c", words)
+        values = " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
+        code, text = self.flwr("run", str(app), "it", *words, "-c", values)
         assert code == 0, text
         return text

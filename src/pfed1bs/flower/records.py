@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from pfed1bs.flower.link import Content, Question, Reply, Size
 
 NAME = "pfed1bs"  # of the one record
-POLL = 0.5  # seconds between looks for replies
+POLL = 0.2  # seconds between looks for replies
 TYPES = {"query": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
