@@ -178,8 +178,9 @@ def test_the_folder_of_a_federation_goes_on_where_it_stopped(tmp_path):
     assert {"config.toml", "env.json", "metrics.jsonl", "clients.csv", "summary.json", "events.log"} <= names
     with pytest.raises(UserError, match="exists"):
         serve(desk, desk.config, desk.rules)
-    longer = Desk({**SMALL, "rounds": 4, "out": out, "resume": True}, tmp_path)
+    longer = Desk({**SMALL, "rounds": 4, "out": out, "resume": True, "evaluate": False}, tmp_path)
     serve(longer, longer.config, longer.rules)
+    assert "evaluate" in {question for question, _ in desk.asked} - {question for question, _ in longer.asked}
     assert len((folder.path / "metrics.jsonl").read_text().splitlines()) == 4
     whole = Desk({**SMALL, "rounds": 4}, tmp_path / "whole")
     *_, last = whole.server().rounds()

@@ -35,8 +35,8 @@ def serve(link: Link, config: Config, rules: Rules) -> Path:
         before = link.size
         for done in server.rounds(progress):
             record = recorded(done) | {"answers": len(done.cohort.ids)}
-            if done.number == config.rounds - 1 or (done.number + 1) % config.evaluate_every == 0:
-                record |= folder.judged(server, done)
+            due = done.number == config.rounds - 1 or (done.number + 1) % config.evaluate_every == 0
+            record |= folder.judged(server, done) if due and rules.evaluate else {}
             folder.remember(server.roster.pins)
             folder.write(record, link.size.since(before), done)
             before = link.size

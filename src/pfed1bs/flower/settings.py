@@ -28,6 +28,7 @@ class Rules:
     attempts: int = 3  # how often a round is tried before the run stops
     wait: float = 60.0  # seconds to wait for clients that are not connected, at the start and before another attempt
     max_samples: int = 100_000  # most training samples that a client may claim
+    evaluate: bool = True  # ask clients how good their models are, every `evaluate_every` rounds and at the end
     pin: bool = False  # a client stays with the node that first spoke for it: for nodes with keys, which keep their id
     resume: bool = False  # go on with the run in the folder `out`
     state: str = "pfed1bs-state"  # folder at the client for its model; a node may have its own
