@@ -7,7 +7,7 @@ import torch
 from flwr.app import ConfigRecord
 
 from pfed1bs.flower.client import Client
-from pfed1bs.flower.link import Reply, Size
+from pfed1bs.flower.link import LATE, Reply, Size, Ticket
 from pfed1bs.flower.server import Server, start
 from pfed1bs.flower.settings import read
 from pfed1bs.flower.states import Shelf
@@ -41,7 +41,7 @@ class Desk:
         self.online = {100 + k: k for k in range(self.config.clients)}
         self.on_way = on_way or (lambda question, node, reply: [reply])
         self.before = before or (lambda question, node, content: content)
-        self.size, self.asked = Size(), []
+        self.size, self.asked, self.inbox = Size(), [], []
 
     def client(self, node):
         """A new process would know no more than this."""
@@ -55,7 +55,7 @@ class Desk:
     def pause(self, seconds):
         pass
 
-    def ask(self, question, letters, timeout):
+    def post(self, question, letters, timeout):
         replies = []
         for node, content in letters.items():
             self.asked.append((question, node))
@@ -65,7 +65,13 @@ class Desk:
             except (ValueError, RuntimeError, OSError, KeyError) as error:
                 reply = Reply(node, None, str(error))
             replies += self.on_way(question, node, reply)
-        return replies
+        silent = {*letters} - {reply.node for reply in replies}
+        self.inbox.append(replies + [Reply(node, None, LATE) for node in sorted(silent)])
+        return Ticket({str(len(self.inbox) - 1): -1}, 0.0)
+
+    def collect(self, ticket):
+        (number, _) = ticket.waiting.popitem()
+        return self.inbox[int(number)]
 
     def server(self, federation="f"):
         """A new server, whose complaints are in `said`."""

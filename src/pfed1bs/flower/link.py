@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+POLL = 0.2  # seconds between looks for replies
+LATE = "no answer in time"
 Value = bool | int | float | str | bytes | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Content = Mapping[str, Value]  # what one record holds
 Question = Literal["query", "train", "evaluate"]  # who are you; do a round; how good is your model
@@ -31,6 +33,14 @@ class Size:
         return Size(self.up - before.up, self.down - before.down, self.messages - before.messages)
 
 
+@dataclass
+class Ticket:
+    """Questions on their way."""
+
+    waiting: dict[str, int]  # number of a question: the node that has not answered it yet
+    end: float  # when to stop waiting, on the link's clock
+
+
 class Link(Protocol):
     """A network with the server at one end."""
 
@@ -43,13 +53,27 @@ class Link(Protocol):
         """The nodes that are connected now."""
         ...
 
-    def ask(self, question: Question, letters: Mapping[int, Content], timeout: float) -> list[Reply]:
-        """Send every node its letter and gather what comes back within `timeout` seconds."""
+    def post(self, question: Question, letters: Mapping[int, Content], timeout: float) -> Ticket:
+        """Send every node its letter."""
+        ...
+
+    def collect(self, ticket: Ticket) -> list[Reply]:
+        """What has come back since the last look; when the time is over, an error for every node that is still out."""
         ...
 
     def pause(self, seconds: float) -> None:
         """Wait for the network to change."""
         ...
+
+
+def ask(link: Link, question: Question, letters: Mapping[int, Content], timeout: float) -> list[Reply]:
+    """Send every node its letter and wait for all replies; an error where none came within `timeout` seconds."""
+    ticket, replies = link.post(question, letters, timeout), list[Reply]()
+    while True:
+        replies += link.collect(ticket)
+        if not ticket.waiting:
+            return replies
+        link.pause(POLL)
 
 
 def whole(content: Content, key: str) -> int:

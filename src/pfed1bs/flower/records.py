@@ -6,10 +6,9 @@ from time import monotonic, sleep
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from pfed1bs.flower.link import Content, Question, Reply, Size
+from pfed1bs.flower.link import LATE, Content, Question, Reply, Size, Ticket
 
 NAME = "pfed1bs"  # of the one record
-POLL = 0.2  # seconds between looks for replies
 TYPES = {"query": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
@@ -48,23 +47,28 @@ class GridLink:
         """Wait."""
         sleep(seconds)
 
-    def ask(self, question: Question, letters: Mapping[int, Content], timeout: float) -> list[Reply]:
-        """Send and gather; a letter that was not fetched in time is not delivered later."""
-        end = monotonic() + timeout
+    def post(self, question: Question, letters: Mapping[int, Content], timeout: float) -> Ticket:
+        """Send; a letter that is not fetched in time is not delivered later."""
         nodes = [*letters]
-        messages = [Message(record(letters[node]), node, TYPES[question], ttl=timeout + POLL) for node in nodes]
+        messages = [Message(record(letters[node]), node, TYPES[question], ttl=timeout + 1) for node in nodes]
         down = sum(map(serialised, messages))
         self.size = Size(self.size.up, self.size.down + down, self.size.messages + len(nodes))
-        waiting = {
-            number: node for number, node in zip(self.grid.push_messages(messages), nodes, strict=True) if number
-        }
-        replies = [Reply(node, None, "it could not be sent to") for node in {*nodes} - {*waiting.values()}]
-        while waiting and monotonic() < end:
-            for message in self.grid.pull_messages([*waiting]):
-                # The sender of an error may be the SuperLink, so only the message that it replies to tells the node.
-                replies.append(self._reply(waiting.pop(message.metadata.reply_to_message_id), message))
-            if waiting:
-                sleep(POLL)
+        numbers = [*self.grid.push_messages(messages)] if messages else []
+        if len(numbers) != len(nodes):
+            raise RuntimeError(f"{len(nodes)} messages of {down} bytes are more than the SuperLink takes at once")
+        # A letter that could not be sent has no number; it waits under its own name, and in vain.
+        waiting = {number or f"unsent {node}": node for number, node in zip(numbers, nodes, strict=True)}
+        return Ticket(waiting, monotonic() + timeout)
+
+    def collect(self, ticket: Ticket) -> list[Reply]:
+        """What has come back; the sender of an error may be the SuperLink, so the question tells the node."""
+        sent = [number for number in ticket.waiting if not number.startswith("unsent")]
+        found = self.grid.pull_messages(sent) if sent else []
+        replies = [self._reply(ticket.waiting.pop(one.metadata.reply_to_message_id), one) for one in found]
+        if not ticket.waiting or (sent and monotonic() < ticket.end):
+            return replies
+        replies += [Reply(node, None, LATE) for node in ticket.waiting.values()]
+        ticket.waiting.clear()
         return replies
 
     def _reply(self, node: int, message: Message) -> Reply:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pfed1bs.flower.link import Content, Link, Reply, numbers, whole
+from pfed1bs.flower.link import Content, Link, Reply, Ticket, numbers, whole
 from pfed1bs.simulate import Progress
 
 
@@ -31,17 +31,21 @@ class Roster:
     pins: dict[int, int] | None = None  # by client: the only node that may speak for it; None: any may
     refused: set[int] = field(default_factory=set)  # nodes that introduced themselves wrongly, or not at all
 
+    tickets: list[Ticket] = field(default_factory=list)  # questions to new nodes
+    claims: dict[int, Member] = field(default_factory=dict)  # by client: who says it is one that another node is
+
     def refresh(self, link: Link, timeout: float) -> set[int]:
-        """Ask new nodes who they are; the clients that are connected now."""
+        """Ask new nodes who they are and hear who has answered; the clients that are connected now."""
         here = link.nodes()
-        known = {member.node for member in self.members.values()}
-        strangers = here - known - self.refused
+        asked = {node for ticket in self.tickets for node in ticket.waiting.values()}
+        known = {member.node for member in [*self.members.values(), *self.claims.values()]}
+        strangers = here - known - self.refused - asked
         if strangers:
-            replies = link.ask("query", {node: self.question for node in sorted(strangers)}, timeout)
-            self.refused |= strangers - {reply.node for reply in replies}
-            for reply in sorted(replies, key=lambda reply: reply.node):
-                if reply.node in strangers:
-                    self._introduce(link, here, reply, timeout)
+            self.tickets.append(link.post("query", {node: self.question for node in sorted(strangers)}, timeout))
+        for ticket in [*self.tickets]:
+            for reply in sorted(link.collect(ticket), key=lambda reply: reply.node):
+                self._heard(link, here, reply, timeout)
+        self.tickets = [ticket for ticket in self.tickets if ticket.waiting]
         return {client for client, member in self.members.items() if member.node in here}
 
     @property
@@ -49,18 +53,31 @@ class Roster:
         """What a new node is asked."""
         return {"federation": self.federation}
 
-    def _introduce(self, link: Link, here: set[int], reply: Reply, timeout: float) -> None:
+    def _heard(self, link: Link, here: set[int], reply: Reply, timeout: float) -> None:
+        """Admit a node, or settle the claim of another on its place: it keeps it if it answers."""
+        for client, rival in [*self.claims.items()]:
+            if self.members[client].node == reply.node:
+                del self.claims[client]
+                if reply.content is None:
+                    self._admit(client, rival)
+                else:
+                    self._refuse(rival.node, f"client {client} is node {reply.node}, which answers")
+                return
         try:
             client, member = self._member(reply)
         except ValueError as error:
             return self._refuse(reply.node, str(error))
-        before = self.members.get(client)
         if self.pins is not None and (own := self.pins.setdefault(client, reply.node)) != reply.node:
             return self._refuse(reply.node, f"client {client} is pinned to node {own}")
-        if before is not None and before.node in here and before.node != reply.node:
-            again = link.ask("query", {before.node: self.question}, timeout)
-            if any(one.node == before.node and one.content is not None for one in again):
-                return self._refuse(reply.node, f"client {client} is node {before.node}, which answers")
+        before = self.members.get(client, member)
+        if client in self.claims:
+            return self._refuse(reply.node, f"node {self.claims[client].node} says too that it is client {client}")
+        if before.node == reply.node or before.node not in here:
+            return self._admit(client, member)
+        self.claims[client] = member
+        self.tickets.append(link.post("query", {before.node: self.question}, timeout))
+
+    def _admit(self, client: int, member: Member) -> None:
         self.members[client] = member
         self.tell(f"client {client} is node {member.node}, {member.samples} samples, states {list(member.held or ())}")
 

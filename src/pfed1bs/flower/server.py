@@ -13,7 +13,7 @@ from pfed1bs.config import Config
 from pfed1bs.evaluate import Score
 from pfed1bs.exchange import traffic
 from pfed1bs.flower.judging import needed
-from pfed1bs.flower.link import Content, Link, Question, Reply, numbers, reals, whole
+from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
 from pfed1bs.simulate import Plan, Progress, Round, begin, conclude, joined, prepare
@@ -85,7 +85,10 @@ class Server:
             if looks % AGAIN == 0:  # whoever was not admitted may try again
                 self.roster.refused.clear()
             here = self.roster.refresh(self.link, self.rules.timeout)
-            if len(here) >= wanted or looks * PAUSE >= self.rules.wait:
+            waited = looks * PAUSE >= self.rules.wait and (
+                len(here) >= self.rules.min_clients or not self.roster.tickets
+            )
+            if len(here) >= wanted or waited:
                 return here
             self.link.pause(PAUSE)
             looks += 1
@@ -113,12 +116,10 @@ class Server:
         common: Content = {"federation": self.federation, "round": now.round}
         nodes = {self.roster.members[client].node: client for client in letters}
         sent = {node: {**common, **letters[k], "base": int(now.seen[k])} for node, k in nodes.items()}
-        replies = self.link.ask(question, sent, self.rules.timeout) if sent else []
+        replies = ask(self.link, question, sent, self.rules.timeout)
         for reply in replies:
             if reply.node not in nodes:
                 self.tell(f"round {now.round}: an answer of node {reply.node}, which was not asked, is dropped")
-        silent = {*nodes} - {reply.node for reply in replies}
-        replies = [*replies, *(Reply(node, None, "no answer in time") for node in silent)]
         yield from sorted(
             ((nodes[reply.node], reply) for reply in replies if reply.node in nodes), key=lambda item: item[0]
         )
