@@ -212,3 +212,11 @@ def test_a_client_whose_labels_contradict_the_others_does_not_stay_with_fine_tun
     *_, done = simulate(method, data, rounds=20, steps=4, batch=8)
     assert done.progress.clients["choice"][0] != FT
     assert done.log["work"].tolist() == [2.0] * 4
+
+
+def test_a_client_whose_trial_is_over_is_not_touched_by_the_trials_of_others():
+    method = PFed1BSDelta(Task(nn.Linear(8, 2)), ratio=0.5, keep="best", trial=2)
+    runs = [list(simulate(method, toy(), rounds=6, sampled=2, steps=2, batch=4, chunk=chunk)) for chunk in (None, 1)]
+    together, alone = (run[-1].progress.clients for run in runs)
+    assert {int(turns) for turns in together["turns"]} != {2}  # some clients are past their trial, some are not
+    assert all(torch.equal(together[name], alone[name]) for name in together)

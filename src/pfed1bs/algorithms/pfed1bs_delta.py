@@ -133,8 +133,9 @@ class PFed1BSDelta(Algorithm):
         w = self.near(clients["w"], torch.where(choice == ALONE, 0.0, self.lam)[:, None], clients, batches)
         state = {**clients, **w, "turns": clients["turns"] + 1}
         if bool(on.any()):
-            state |= {"alone": self.near(clients["alone"], 0.0, clients, batches)["w"]}
-            state |= trial.run(clients, batches, late=clients["turns"] >= self.trial // 2)
+            after = {"alone": self.near(clients["alone"], 0.0, clients, batches)["w"]}
+            after |= trial.run(clients, batches, late=clients["turns"] >= self.trial // 2)
+            state |= {name: torch.where(on[:, None], value, clients[name]) for name, value in after.items()}
             ends = clients["turns"] + 1 == self.trial
             choice = torch.where(ends, verdict(state["counts"], cohort.sizes.to(u.device), self.margin), choice)
             state["w"] = torch.where((ends & (choice == ALONE))[:, None], state["alone"], state["w"])
