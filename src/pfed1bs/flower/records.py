@@ -61,10 +61,11 @@ class GridLink:
         return Ticket(waiting, monotonic() + timeout)
 
     def collect(self, ticket: Ticket) -> list[Reply]:
-        """What has come back; the sender of an error may be the SuperLink, so the question tells the node."""
+        """What has come back, at most once; the sender of an error may be the SuperLink, so the question tells the node."""
         sent = [number for number in ticket.waiting if not number.startswith("unsent")]
         found = self.grid.pull_messages(sent) if sent else []
-        replies = [self._reply(ticket.waiting.pop(one.metadata.reply_to_message_id), one) for one in found]
+        asked = ((one.metadata.reply_to_message_id, one) for one in found)
+        replies = [self._reply(ticket.waiting.pop(number), one) for number, one in asked if number in ticket.waiting]
         if not ticket.waiting or (sent and monotonic() < ticket.end):
             return replies
         replies += [Reply(node, None, LATE) for node in ticket.waiting.values()]
