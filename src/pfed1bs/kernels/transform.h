@@ -26,14 +26,14 @@ INLINE void NAME(butterflies)(VEC *r, const int levels) {
             }
 }
 
-/* The first LANES + levels levels of `size` floats, after the signs of `bits`. Half of what dst holds is fetched here,
- * the other half by `block`: memory is busy all the time. */
+/* The first LANES + levels levels of `size` floats, after the signs of `bits`. One part in SHARE of the next chunk of
+ * dst is fetched by `block`, while it works on what is in the cache, the others here: so memory is busy all the time. */
 INLINE void NAME(chunks)(const float *src, float *dst, const uint8_t *bits, const int levels, size_t size) {
     const size_t width = (size_t)WIDTH << levels;
     for (size_t i = 0; i < size; i += width) {
         VEC r[1 << RADIX];
         FETCH(src + i + AHEAD, width, 0);
-        FETCH(dst + i + width + width / 2, width / 2, 1);
+        FETCH(dst + i + width + width / SHARE, width - width / SHARE, 1);
         UNROLL for (int j = 0; j < 1 << levels; j++) {
             VEC x = LOAD(src + i + j * WIDTH);
             x = bits ? INSIDE(NEGATE(x, NAME(bits)(bits, i + j * WIDTH)), 1) : FIRST(x);
@@ -51,15 +51,18 @@ INLINE void NAME(chunks)(const float *src, float *dst, const uint8_t *bits, cons
     }
 }
 
-/* `levels` levels over rows of `width` floats that lie `from` (`to`) floats apart; `next` is fetched meanwhile. */
+/* `levels` levels over rows of `width` floats that lie `from` (`to`) floats apart; `lines` lines of what comes next are
+ * fetched with every vector. */
 INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, const int levels, size_t width, ending e,
-                        const float *next, size_t apart) {
+                        soon next, const int lines) {
     const float *s[4] = {src, src + 4 * from, src + 8 * from, src + 12 * from}; /* so few addresses stay in registers */
     float *d[4] = {dst, dst + 4 * to, dst + 8 * to, dst + 12 * to};
     for (size_t c = 0; c < width; c += WIDTH) {
         VEC r[1 << RADIX];
         UNROLL for (int j = 0; j < 1 << levels; j++) r[j] = LOAD(s[j / 4] + j % 4 * from);
-        if (next) UNROLL for (int j = 0; j < 1 << levels; j++) __builtin_prefetch(next + c + j * apart, 1);
+        if (next.data)
+            UNROLL for (int j = 0; j < lines; j++)
+                __builtin_prefetch(next.data + c * next.step + j * next.apart, 1);
         NAME(butterflies)(r, levels);
         UNROLL for (int j = 0; j < 1 << levels; j++) {
             VEC x = r[j] * e.scale;
@@ -79,16 +82,17 @@ static TARGET void NAME(rows)(const float *src, size_t from, float *dst, size_t 
                               size_t width, ending e, const float *next, size_t apart) {
     for (size_t high = 0; high < (size_t)1 << (total - first - levels); high++)
         for (size_t low = 0; low < (size_t)1 << first; low++) {
-            size_t row = (high << (first + levels)) + low, f = from << first, t = to << first, a = apart << first;
-            const float *s = src + row * from, *soon = next ? next + row * apart : NULL;
+            size_t row = (high << (first + levels)) + low, f = from << first, t = to << first;
+            const float *s = src + row * from;
             float *d = dst + row * to;
+            soon ahead = {next ? next + row * apart : NULL, 1, apart << first};
             ending here = {e.scale, e.bits ? e.bits + row * to / 8 : NULL, 0};
             if (row < e.kept) here.kept = ((e.kept - row - 1) >> first) + 1;
-#define CASE(n)                                                                      \
-    case n:                                                                          \
-        if (e.bits) NAME(radix)(s, f, d, t, n, width, here, soon, a);                \
-        else if (e.scale == 1.0f) NAME(radix)(s, f, d, t, n, width, PLAIN, soon, a); \
-        else NAME(radix)(s, f, d, t, n, width, (ending){e.scale, NULL, 0}, soon, a); \
+#define CASE(n)                                                                            \
+    case n:                                                                                \
+        if (e.bits) NAME(radix)(s, f, d, t, n, width, here, ahead, 1 << n);                \
+        else if (e.scale == 1.0f) NAME(radix)(s, f, d, t, n, width, PLAIN, ahead, 1 << n); \
+        else NAME(radix)(s, f, d, t, n, width, (ending){e.scale, NULL, 0}, ahead, 1 << n); \
         break;
             switch (levels) {
                 CASE(0) CASE(1) CASE(2) CASE(3)
@@ -125,7 +129,7 @@ static TARGET void NAME(block)(const float *src, float *dst, float *tile, const 
         return;
     }
     int low = levels < LANES + RADIX ? levels : LANES + RADIX;
-    size_t size = (size_t)1 << levels, width = (size_t)1 << low, half = width / 2;
+    size_t size = (size_t)1 << levels, width = (size_t)1 << low;
 #define CASE(n)                                          \
     case n:                                              \
         if (bits) NAME(chunks)(src, dst, bits, n, size); \
@@ -138,11 +142,10 @@ static TARGET void NAME(block)(const float *src, float *dst, float *tile, const 
 #endif
     }
 #undef CASE
-    ending e = {scale, NULL, 0};
-    if (levels > low) {
-        NAME(columns)(dst, width, dst, width, tile, levels - low, half, e, dst + size);
-        NAME(columns)(dst + half, width, dst + half, width, tile, levels - low, half, e, NULL);
-    } else if (scale != 1.0f) {
-        NAME(columns)(dst, width, dst, width, tile, 0, width, e, NULL);
+    if (levels == low + RADIX && scale == 1.0f) {
+        const int lines = (WIDTH << RADIX) / SHARE / LINE;
+        NAME(radix)(dst, width, dst, width, RADIX, width, PLAIN, (soon){dst + size, 1 << RADIX, LINE}, lines);
+    } else if (levels > low || scale != 1.0f) {
+        NAME(columns)(dst, width, dst, width, tile, levels - low, width, (ending){scale, NULL, 0}, NULL);
     }
 }

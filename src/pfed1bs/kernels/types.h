@@ -6,6 +6,7 @@ enum {
     TILE = 1 << 13,   /* floats in the first-level cache at once */
     GAP = 64,         /* floats between the pieces of a buffer, so that they fall into different cache sets */
     AHEAD = 512,      /* floats fetched before they are needed */
+    SHARE = 4,        /* parts of a chunk, of which one is fetched in the pass before */
     MIDDLE = 6,       /* levels beyond a block that stay in the second-level cache */
     HIGH = 8,         /* most levels in one pass over memory */
     HUGEPAGE = 1 << 21, /* bytes */
@@ -36,6 +37,12 @@ typedef struct {
     size_t kept;
 } ending;
 #define PLAIN ((ending){1.0f, NULL, 0})
+
+/* What is fetched for later: with column c, lines from data + c * step on, `apart` floats apart. */
+typedef struct {
+    const float *data;
+    size_t step, apart;
+} soon;
 
 #define FETCH(data, count, written) \
     for (size_t ahead = 0; ahead < (count); ahead += LINE) __builtin_prefetch((data) + ahead, written)
