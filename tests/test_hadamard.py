@@ -105,6 +105,22 @@ def test_rows_longer_than_one_pass_of_high_levels_are_right(instructions, thread
     assert x.min() == -1 and x.max() == 1 and x.sum() == 0
 
 
+@pytest.mark.kernel
+def test_a_long_result_takes_the_memory_of_one_given_up_and_never_of_one_in_use():
+    x = torch.ones(1 << 20)
+    first, second = hadamard(x), hadamard(-x)
+    assert (first[0], first.count_nonzero()) == (1024, 1)
+    assert (second[0], second.count_nonzero()) == (-1024, 1)
+    place = second.data_ptr()
+    del second
+    third = hadamard(x.view(1024, 1024))
+    assert third.data_ptr() == place and third.shape == (1024, 1024)
+    part = third[1:]
+    del third
+    assert hadamard(x).data_ptr() != place
+    assert part.count_nonzero() == 1023 and (part[:, 0] == 32).all()
+
+
 def test_kernel_names_the_torch_path_when_switched_off(without_kernel):
     assert kernel() == "torch"
 

@@ -105,12 +105,43 @@ static PyObject *py_use(PyObject *self, PyObject *args) {
     Py_RETURN_FALSE;
 }
 
-static PyObject *py_advise(PyObject *self, PyObject *args) {
+/* The memory of a long result, which goes to the next one. */
+typedef struct {
+    PyObject_HEAD
+    void *data;
+    size_t bytes;
+} memory;
+
+static void memory_dealloc(PyObject *self) {
+    leave(((memory *)self)->data, ((memory *)self)->bytes);
+    PyObject_Free(self);
+}
+
+static int memory_buffer(PyObject *self, Py_buffer *view, int flags) {
+    return PyBuffer_FillInfo(view, self, ((memory *)self)->data, (Py_ssize_t)((memory *)self)->bytes, 0, flags);
+}
+
+static PyBufferProcs memory_procs = {memory_buffer, NULL};
+static PyTypeObject memory_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "pfed1bs._fht.Memory",
+    .tp_basicsize = sizeof(memory),
+    .tp_dealloc = memory_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_as_buffer = &memory_procs,
+};
+
+static PyObject *py_memory(PyObject *self, PyObject *args) {
     (void)self;
-    unsigned long long address, size;
-    if (!PyArg_ParseTuple(args, "KK", &address, &size)) return NULL;
-    advise((uintptr_t)address, (size_t)size);
-    Py_RETURN_NONE;
+    Py_ssize_t bytes;
+    if (!PyArg_ParseTuple(args, "n", &bytes)) return NULL;
+    memory *m = PyObject_New(memory, &memory_type);
+    if (!m) return NULL;
+    m->bytes = (size_t)bytes;
+    m->data = take(&m->bytes);
+    if (m->data) return (PyObject *)m;
+    PyObject_Free(m);
+    return PyErr_NoMemory();
 }
 
 static PyObject *start(const job *j) {
@@ -264,7 +295,7 @@ static PyObject *py_distinct(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"isa", py_isa, METH_NOARGS, NULL},
     {"use", py_use, METH_VARARGS, NULL},
-    {"advise", py_advise, METH_VARARGS, NULL},
+    {"memory", py_memory, METH_VARARGS, NULL},
     {"transform", py_transform, METH_VARARGS, NULL},
     {"project", py_project, METH_VARARGS, NULL},
     {"lift", py_lift, METH_VARARGS, NULL},
@@ -281,5 +312,6 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_fht", NULL, -1, methods, N
 
 PyMODINIT_FUNC PyInit__fht(void) {
     isa = supported()[0];
+    if (PyType_Ready(&memory_type) < 0) return NULL;
     return PyModule_Create(&module);
 }

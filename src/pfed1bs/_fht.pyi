@@ -1,13 +1,15 @@
 """Types of the native kernels; arrays are passed as the address of their first element."""
 
+from typing_extensions import Buffer
+
 def isa() -> str:
     """The instruction set in use: avx512, avx2 or portable."""
 
 def use(name: str) -> bool:
     """Switch to an instruction set; False if this processor or build does not have it."""
 
-def advise(address: int, size: int) -> None:
-    """Ask for huge pages under memory that was not touched yet."""
+def memory(size: int) -> Buffer:
+    """At least `size` bytes on huge pages, not cleared; the next call gets them again once the buffer is gone."""
 
 def transform(src: int, dst: int, rows: int, log2: int, scale: float, threads: int) -> None:
     """Scale * H x for every row; dst may be src."""

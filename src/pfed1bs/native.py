@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from math import prod
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
+
+LONG = 1 << 19  # floats in a huge page
 
 built = find_spec("pfed1bs._fht") is not None
 enabled = built  # tests switch it off to compare with the torch path
@@ -25,10 +28,11 @@ def usable(x: Tensor) -> bool:
 
 
 def empty(*shape: int) -> Tensor:
-    """A float32 tensor to be written; a long one on huge pages, whose first touch costs less."""
-    out = torch.empty(*shape)
-    _fht.advise(out.data_ptr(), out.numel() * out.element_size())
-    return out
+    """A float32 tensor to be written; a long one in the memory of the last that was given up, whose pages are warm."""
+    size = prod(shape)
+    if size < LONG:
+        return torch.empty(*shape)
+    return torch.frombuffer(_fht.memory(4 * size), dtype=torch.float32, count=size).resize_(*shape)
 
 
 def transform(x: Tensor, out: Tensor, scale: float) -> None:
@@ -37,21 +41,22 @@ def transform(x: Tensor, out: Tensor, scale: float) -> None:
     _fht.transform(x.data_ptr(), out.data_ptr(), x.numel() // n, n.bit_length() - 1, scale, get_num_threads())
 
 
-def project(w: Tensor, padded: int, signs: Tensor | None, rows: Tensor) -> Tensor:
-    """Rows `rows` of H D P w times 1 / sqrt(m), shape (..., m)."""
-    m, n = len(rows), w.shape[-1]
-    out = torch.empty(*w.shape[:-1], m)
+def project(w: Tensor, m: int, signs: Tensor | None, rows: Tensor) -> Tensor:
+    """The m rows `rows` of H D P w times 1 / sqrt(m), shape (..., m)."""
+    *axes, n = w.shape
+    out = torch.empty(*axes, m)
     at = (w.data_ptr(), out.data_ptr(), 0 if signs is None else signs.data_ptr(), rows.data_ptr())
-    _fht.project(*at, w.numel() // n, n, padded.bit_length() - 1, m, m**-0.5, get_num_threads())
+    _fht.project(*at, w.numel() // n, n, (n - 1).bit_length(), m, m**-0.5, get_num_threads())
     return out
 
 
-def lift(u: Tensor, n: int, padded: int, signs: Tensor | None, rows: Tensor) -> Tensor:
-    """The transpose of project, shape (..., n), made in place, for which its memory is padded - n floats longer."""
-    m = len(rows)
-    out = empty(u.numel() // m * n + padded - n).resize_(*u.shape[:-1], n)
+def lift(u: Tensor, n: int, signs: Tensor | None, rows: Tensor) -> Tensor:
+    """The transpose of project, shape (..., n), made in place, for which its memory has room for the last padding."""
+    *axes, m = u.shape
+    count, log2 = u.numel() // m, (n - 1).bit_length()
+    out = empty(count * n - n + (1 << log2)).resize_(*axes, n)
     at = (u.data_ptr(), out.data_ptr(), 0 if signs is None else signs.data_ptr(), rows.data_ptr())
-    _fht.lift(*at, u.numel() // m, n, padded.bit_length() - 1, m, m**-0.5, get_num_threads())
+    _fht.lift(*at, count, n, log2, m, m**-0.5, get_num_threads())
     return out
 
 

@@ -77,14 +77,14 @@ class SRHT(Sketch):
 
     def _project(self, w: Tensor) -> Tensor:
         if native.usable(w):
-            return native.project(w.contiguous(), self.padded, self.signs, self.rows)
+            return native.project(w.contiguous(), self.m, self.signs, self.rows)
         signs, rows = self._place(w)
         x = torch.nn.functional.pad(w * signs, (0, self.padded - self.n))
         return butterfly(x, self.m**-0.5).index_select(-1, rows)
 
     def _lift(self, u: Tensor) -> Tensor:
         if native.usable(u):
-            return native.lift(u.contiguous(), self.n, self.padded, self.signs, self.rows)
+            return native.lift(u.contiguous(), self.n, self.signs, self.rows)
         signs, rows = self._place(u)
         x = u.new_zeros(*u.shape[:-1], self.padded).index_copy_(-1, rows, u)
         return butterfly(x, self.m**-0.5)[..., : self.n] * signs

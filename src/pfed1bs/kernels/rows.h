@@ -1,4 +1,4 @@
-/* Rows on threads: torch's own pool, a buffer that is kept, and the passes over one row. */
+/* Rows on threads: torch's own pool, memory that is kept, and the passes over one row. */
 
 /* Tasks 0 .. count - 1 on up to `threads` threads. */
 
@@ -24,36 +24,31 @@ static void parallel(size_t count, int threads, task *run, void *context) {
     else work(&q);
 }
 
-/* A padded buffer, kept for the next call: fresh pages cost as much as a transform. */
+/* Memory is kept for the next call: fresh pages cost as much as a transform, and up to ten times that
+ * where a virtual machine has to ask its host for them. */
 
+static size_t whole_pages(size_t bytes) { return (bytes + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE; }
+
+static void *allocate(size_t bytes) {
+    void *data = aligned_alloc(HUGEPAGE, whole_pages(bytes));
+#ifdef MADV_HUGEPAGE
+    if (data) madvise(data, whole_pages(bytes), MADV_HUGEPAGE); /* only a wish: small pages do the same more slowly */
+#endif
+    return data;
+}
+
+/* The padded buffer of forward. */
 static struct {
     atomic_flag busy;
     float *data;
     size_t size;
 } kept = {ATOMIC_FLAG_INIT, NULL, 0};
 
-/* Only a wish: where it is not granted, small pages do the same more slowly. */
-static void advise(uintptr_t address, size_t size) {
-#ifdef MADV_HUGEPAGE
-    uintptr_t first = (address + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE, last = (address + size) / HUGEPAGE * HUGEPAGE;
-    if (first < last) madvise((void *)first, last - first, MADV_HUGEPAGE);
-#else
-    (void)address, (void)size;
-#endif
-}
-
-static float *allocate(size_t size) {
-    size_t bytes = (size * sizeof(float) + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE;
-    float *data = aligned_alloc(HUGEPAGE, bytes);
-    if (data) advise((uintptr_t)data, bytes);
-    return data;
-}
-
 static float *borrow(size_t size) {
-    if (atomic_flag_test_and_set(&kept.busy)) return allocate(size);
+    if (atomic_flag_test_and_set(&kept.busy)) return allocate(size * sizeof(float));
     if (kept.size < size) {
         free(kept.data);
-        kept.data = allocate(size);
+        kept.data = allocate(size * sizeof(float));
         kept.size = kept.data ? size : 0;
     }
     if (!kept.data) atomic_flag_clear(&kept.busy);
@@ -63,6 +58,27 @@ static float *borrow(size_t size) {
 static void give_back(float *data) {
     if (data == kept.data) atomic_flag_clear(&kept.busy);
     else free(data);
+}
+
+/* The last long result that was given up, under the interpreter's lock; a new one takes it if it fills at least half. */
+static struct {
+    void *data;
+    size_t bytes;
+} spare;
+
+static void *take(size_t *bytes) {
+    void *data = spare.data;
+    *bytes = whole_pages(*bytes);
+    if (!data || spare.bytes < *bytes || spare.bytes / 2 > *bytes) return allocate(*bytes);
+    *bytes = spare.bytes;
+    spare.data = NULL;
+    return data;
+}
+
+static void leave(void *data, size_t bytes) {
+    free(spare.data);
+    spare.data = data;
+    spare.bytes = bytes;
 }
 
 /* One row in three parts: pieces that stay in the second-level cache, then columns through all of them. */
