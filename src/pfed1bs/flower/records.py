@@ -61,7 +61,7 @@ class GridLink:
         return Ticket(waiting, monotonic() + timeout)
 
     def collect(self, ticket: Ticket) -> list[Reply]:
-        """What has come back, at most once; the sender of an error may be the SuperLink, so the question tells the node."""
+        """What has come back, once each; an error may come from the SuperLink, so the question tells the node."""
         sent = [number for number in ticket.waiting if not number.startswith("unsent")]
         found = self.grid.pull_messages(sent) if sent else []
         asked = ((one.metadata.reply_to_message_id, one) for one in found)
