@@ -1,5 +1,7 @@
 """The transform: against the dense matrix, bit for bit between its paths, differentiable, and its refusals."""
 
+from resource import RUSAGE_SELF, getrusage
+
 import pytest
 import torch
 
@@ -119,6 +121,17 @@ def test_a_long_result_takes_the_memory_of_one_given_up_and_never_of_one_in_use(
     del third
     assert hadamard(x).data_ptr() != place
     assert part.count_nonzero() == 1023 and (part[:, 0] == 32).all()
+
+
+@pytest.mark.kernel
+def test_long_results_of_two_lengths_in_turn_need_no_fresh_pages():
+    short, long = torch.ones(1 << 19), torch.ones(1 << 24)
+    for rounds in (2, 10):  # the first of them warm up
+        before = getrusage(RUSAGE_SELF).ru_minflt
+        for _ in range(rounds):
+            hadamard(short)
+            hadamard(long)
+    assert getrusage(RUSAGE_SELF).ru_minflt - before < 100  # each fresh one would take at least 32 huge pages
 
 
 def test_kernel_names_the_torch_path_when_switched_off(without_kernel):

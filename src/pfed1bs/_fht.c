@@ -108,40 +108,39 @@ static PyObject *py_use(PyObject *self, PyObject *args) {
 /* The memory of a long result, which goes to the next one. */
 typedef struct {
     PyObject_HEAD
-    void *data;
-    size_t bytes;
-} memory;
+    memory held;
+} holder;
 
-static void memory_dealloc(PyObject *self) {
-    leave(((memory *)self)->data, ((memory *)self)->bytes);
+static void holder_dealloc(PyObject *self) {
+    leave(((holder *)self)->held);
     PyObject_Free(self);
 }
 
-static int memory_buffer(PyObject *self, Py_buffer *view, int flags) {
-    return PyBuffer_FillInfo(view, self, ((memory *)self)->data, (Py_ssize_t)((memory *)self)->bytes, 0, flags);
+static int holder_buffer(PyObject *self, Py_buffer *view, int flags) {
+    memory held = ((holder *)self)->held;
+    return PyBuffer_FillInfo(view, self, held.data, (Py_ssize_t)held.bytes, 0, flags);
 }
 
-static PyBufferProcs memory_procs = {memory_buffer, NULL};
-static PyTypeObject memory_type = {
+static PyBufferProcs holder_procs = {holder_buffer, NULL};
+static PyTypeObject holder_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "pfed1bs._fht.Memory",
-    .tp_basicsize = sizeof(memory),
-    .tp_dealloc = memory_dealloc,
+    .tp_basicsize = sizeof(holder),
+    .tp_dealloc = holder_dealloc,
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_as_buffer = &memory_procs,
+    .tp_as_buffer = &holder_procs,
 };
 
 static PyObject *py_memory(PyObject *self, PyObject *args) {
     (void)self;
     Py_ssize_t bytes;
     if (!PyArg_ParseTuple(args, "n", &bytes)) return NULL;
-    memory *m = PyObject_New(memory, &memory_type);
-    if (!m) return NULL;
-    m->bytes = (size_t)bytes;
-    m->data = take(&m->bytes);
-    if (m->data) return (PyObject *)m;
-    PyObject_Free(m);
-    return PyErr_NoMemory();
+    memory found = take((size_t)bytes);
+    if (!found.data) return PyErr_NoMemory();
+    holder *h = PyObject_New(holder, &holder_type);
+    if (h) h->held = found;
+    else leave(found);
+    return (PyObject *)h;
 }
 
 static PyObject *start(const job *j) {
@@ -312,6 +311,6 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_fht", NULL, -1, methods, N
 
 PyMODINIT_FUNC PyInit__fht(void) {
     isa = supported()[0];
-    if (PyType_Ready(&memory_type) < 0) return NULL;
+    if (PyType_Ready(&holder_type) < 0) return NULL;
     return PyModule_Create(&module);
 }

@@ -9,7 +9,7 @@ def use(name: str) -> bool:
     """Switch to an instruction set; False if this processor or build does not have it."""
 
 def memory(size: int) -> Buffer:
-    """At least `size` bytes on huge pages, not cleared; the next call gets them again once the buffer is gone."""
+    """At least `size` bytes on huge pages, not cleared; a later call gets them again once the buffer is gone."""
 
 def transform(src: int, dst: int, rows: int, log2: int, scale: float, threads: int) -> None:
     """Scale * H x for every row; dst may be src."""

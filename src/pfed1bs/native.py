@@ -28,7 +28,7 @@ def usable(x: Tensor) -> bool:
 
 
 def empty(*shape: int) -> Tensor:
-    """A float32 tensor to be written; a long one in the memory of the last that was given up, whose pages are warm."""
+    """A float32 tensor to be written; a long one in memory that another has given up, whose pages are warm."""
     size = prod(shape)
     if size < LONG:
         return torch.empty(*shape)
@@ -44,7 +44,7 @@ def transform(x: Tensor, out: Tensor, scale: float) -> None:
 def project(w: Tensor, m: int, signs: Tensor | None, rows: Tensor) -> Tensor:
     """The m rows `rows` of H D P w times 1 / sqrt(m), shape (..., m)."""
     *axes, n = w.shape
-    out = torch.empty(*axes, m)
+    out = empty(*axes, m)
     at = (w.data_ptr(), out.data_ptr(), 0 if signs is None else signs.data_ptr(), rows.data_ptr())
     _fht.project(*at, w.numel() // n, n, (n - 1).bit_length(), m, m**-0.5, get_num_threads())
     return out

@@ -60,25 +60,32 @@ static void give_back(float *data) {
     else free(data);
 }
 
-/* The last long result that was given up, under the interpreter's lock; a new one takes it if it fills at least half. */
-static struct {
+/* The last long results that were given up, latest first, under the interpreter's lock: one for the measurements and one
+ * for the weights. A new result takes the memory if it fills at least half of it. */
+typedef struct {
     void *data;
     size_t bytes;
-} spare;
+} memory;
+static memory spares[2];
+enum { SPARES = sizeof spares / sizeof *spares };
 
-static void *take(size_t *bytes) {
-    void *data = spare.data;
-    *bytes = whole_pages(*bytes);
-    if (!data || spare.bytes < *bytes || spare.bytes / 2 > *bytes) return allocate(*bytes);
-    *bytes = spare.bytes;
-    spare.data = NULL;
-    return data;
+static memory take(size_t bytes) {
+    bytes = whole_pages(bytes);
+    for (size_t i = 0; i < SPARES; i++) {
+        memory found = spares[i];
+        if (!found.data || found.bytes < bytes || found.bytes / 2 > bytes) continue;
+        spares[i].data = NULL;
+        return found;
+    }
+    return (memory){allocate(bytes), bytes};
 }
 
-static void leave(void *data, size_t bytes) {
-    free(spare.data);
-    spare.data = data;
-    spare.bytes = bytes;
+static void leave(memory given_up) {
+    size_t place = 0;
+    while (place < SPARES - 1 && spares[place].data) place++;
+    free(spares[place].data);
+    for (; place; place--) spares[place] = spares[place - 1];
+    spares[0] = given_up;
 }
 
 /* One row in three parts: pieces that stay in the second-level cache, then columns through all of them. */
