@@ -12,7 +12,7 @@ from pfed1bs.algorithm import Cohort
 from pfed1bs.algorithms import make
 from pfed1bs.costs import NETS, bits
 from pfed1bs.data import federate, load
-from pfed1bs.masks import drawn, evolved, kept
+from pfed1bs.masks import drawn, evolved, highest, kept
 from pfed1bs.models import build
 from pfed1bs.simulate import simulate
 from pfed1bs.task import Task
@@ -73,7 +73,7 @@ def test_weights_are_averaged_over_those_who_have_them_and_trained_under_the_mas
     assert close(state["w"], expected)
     assert torch.equal(state["mask"], torch.tensor(MASKS))  # from round `horizon` on masks stay
     assert close(said["values"], [expected[0][:2], expected[1][1:3]])
-    assert said["mask"].tolist() == [[1.0, 1.0, -1.0, -1.0], [-1.0, 1.0, 1.0, -1.0]]
+    assert said["mask"].tolist() == [[0b0011], [0b0110]]
 
 
 def test_the_smallest_weight_gives_way_to_the_steepest_and_the_judged_model_keeps_it():
@@ -89,7 +89,7 @@ def test_the_smallest_weight_gives_way_to_the_steepest_and_the_judged_model_keep
     assert close(
         said["values"].flatten(), [w[i] for w, mask in zip(expected, masks, strict=True) for i in range(4) if mask[i]]
     )
-    assert torch.equal(said["mask"], torch.tensor(masks) * 2.0 - 1)
+    assert torch.equal(unpack(said["mask"], 4) > 0, torch.tensor(masks))
 
 
 def test_random_regrowth_draws_from_every_clients_own_stream():
@@ -183,6 +183,13 @@ def test_masks_have_the_counts_of_every_layer_at_first_and_after_every_change():
     for part, count in zip(parts, counts, strict=True):
         assert mask[:, part.slice].sum(1).tolist() == new[:, part.slice].sum(1).tolist() == [count] * 3
     assert (mask & ~new).sum() > 0
+
+
+def test_the_highest_are_found_among_the_allowed_and_of_equal_ones_the_first():
+    x = torch.tensor([[5.0, 1.0, 3.0, 3.0, 3.0, 9.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    among = torch.tensor([[True, True, True, True, True, False], [False, True, False, True, True, True]])
+    assert highest(x, 3, among).int().tolist() == [[1, 0, 1, 1, 0, 0], [0, 1, 0, 1, 1, 0]]
+    assert highest(-x, 1, among).int().tolist() == [[0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (1, 28, 28)), ("vgg8", (3, 32, 32))])

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, stack
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, stack
 from pfed1bs.codecs import Floats, Signs
-from pfed1bs.masks import drawn, evolved, kept
+from pfed1bs.masks import drawn, evolved, floats, kept, places
 from pfed1bs.task import Task
 from pfed1bs.votes import pack
 from pfed1bs.wire import Layout, Message
@@ -74,33 +74,36 @@ class DisPFL(Algorithm):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The average over those who have a weight, R steps of SGD under the mask, then a new mask."""
-        mask, descent = clients["mask"].float(), Descent(self.task, self.lr, self.mu, self.momentum)
-        w, buffers, velocity = self.mixed(clients["w"] * mask, mask, received), buffers_of(clients), None
+        mask, descent = floats(clients["mask"]), Descent(self.task, self.lr, self.mu, self.momentum)
+        w = self.mixed(clients["w"] * mask, mask, received)
+        walk = Walk(w, None, buffers_of(clients), torch.zeros(len(w)), own=True)
         for x, y in batches():
-            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
-            w, velocity = descent.step(w, grad.mul_(mask), velocity)  # what does not exist stays 0, ridge included
+            walk = descent.advance(walk, x, y)
+            walk.w.mul_(mask)
         share = self.anneal / 2 * (1 + math.cos(math.pi * min(1, cohort.round / self.horizon)))
-        new = evolved(clients["mask"], w, self.scores(w, buffers, cohort, batches), self.task.parts, self.counts, share)
-        message = {"mask": 2.0 * new - 1, "values": w.masked_select(new).view(len(w), -1)}
-        return {"mask": new, "w": w, **buffers, "log/loss": loss}, message
+        scores = self.scores(walk.w, walk.buffers, cohort, batches)
+        new = evolved(clients["mask"], walk.w, scores, self.task.parts, self.counts, share)
+        values = walk.w.flatten()[places(new)].view(len(w), -1)
+        message = {"mask": pack(floats(new).sub_(0.5)), "values": values}
+        return {"mask": new, "w": walk.w, **walk.buffers, "log/loss": walk.loss}, message
 
     def mixed(self, w: Tensor, mask: Tensor, received: Message) -> Tensor:
-        """Sum of the models over sum of the masks, the own among them, where the own mask is."""
+        """Sum of the models over sum of the masks, the own among them, where the own mask is; w is written over."""
         if not received:
             return w
-        total, count = w, mask
+        count = mask.clone()
         for j in range(self.neighbours):
             other = received[f"mask/{j}"].clamp(min=0)  # of +-1; (n,) for a client alone, otherwise (S, n)
-            total = total + torch.zeros_like(other).masked_scatter_(other > 0, received[f"values/{j}"])
-            count = count + other
-        return total.mul_(mask).div_(count.clamp_(min=1))
+            count += other
+            w += other.view(-1).index_copy_(0, places(other > 0), received[f"values/{j}"].flatten()).view(other.shape)
+        return w.mul_(mask).div_(count.clamp_(min=1))
 
     def scores(self, w: Tensor, buffers: State, cohort: Cohort, batches: Batches) -> Tensor:
         """(S, n): the highest come back first."""
         if self.regrow == "random":
             return cohort.uniform("regrow", self.task.n).to(w.device)
         x, y = next(iter(batches("regrow", 1)))
-        return self.task.gradient(w, x, y, buffers)[0].abs()
+        return self.task.gradient(w, x, y, buffers)[0].abs_()
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """Keep the messages, to relay them."""

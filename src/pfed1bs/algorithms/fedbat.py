@@ -6,15 +6,15 @@ from functools import cached_property
 from itertools import islice
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.compressors import Binary
+from pfed1bs.rng import MASK, stream, words
 from pfed1bs.wire import Message
-
-BLOCK = 1 << 18  # weights that are worked on at once, so that they stay in the second-level cache
 
 
 @dataclass(frozen=True)
@@ -39,81 +39,79 @@ class FedBAT(Averaging):
         return Binary(self.task.parts)
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
-        """Warm-up steps with the real-valued update u, the others with a binary one."""
+        """Warm-up steps with the real-valued update u, the others with a binary one, for which v = u / (2 alpha)."""
         start, buffers = self._begin(clients, received)
         steps, warm = batches(), int(self.warm_up * batches.steps)
         w, buffers, loss = self.descent.run(start, buffers, islice(steps, warm))
-        w, update, model = w if warm else w.clone(), torch.empty_like(w), torch.empty_like(w)
-        alpha0 = self.magnitudes(w, start)
-        a, room, velocity = torch.zeros_like(alpha0), None, None
+        v, model, room = w.sub_(start) if warm else torch.zeros_like(w), torch.empty_like(w), torch.empty(w.shape)
+        alpha0, velocity = self.magnitudes(v), torch.zeros_like(v) if self.momentum else None
+        a, alpha = torch.zeros_like(alpha0), self.alpha(alpha0, torch.zeros_like(alpha0))
+        for part, width in self.widths(alpha):
+            v[:, part].div_(width)
         for step, (x, y) in enumerate(steps, warm):
-            alpha = self.alpha(alpha0, a)
-            self.binarise(w, start, alpha, cohort, f"fedbat/{step}", update, model)
-            grad, loss, buffers = self.task.gradient(model, x, y, buffers, out=room)
-            slope = self.descend(w, start, update, grad, alpha, velocity)
-            room, velocity = (None, grad) if self.momentum else (grad, None)
+            bits = self.binarise(v, start, alpha, drawn(cohort, f"fedbat/{step}", room).to(w.device), model)
+            grad, loss, buffers = self.task.gradient(model, x, y, buffers, out=model)
             free = (alpha > self.alpha_min) & (alpha < self.alpha_max)
-            a = a - self.lr * self.rho * alpha * slope * free
-        self.binarise(w, start, self.alpha(alpha0, a), cohort, "fedbat/sent", update, model)
-        said = {**self.compressor.compress(update, cohort), **{name: buffers[name] for name in self.statistics}}
-        return {"w": w, **buffers, "log/loss": loss}, said
+            a = a - self.lr * self.rho * alpha * self.slope(v, bits, grad) * free
+            self.descend(v, start, grad, velocity, alpha, self.alpha(alpha0, a))
+            alpha = self.alpha(alpha0, a)
+        bits = self.binarise(v, start, alpha, drawn(cohort, "fedbat/sent", room).to(w.device), model)
+        for part, width in self.widths(alpha):
+            bits[:, part].mul_(width)
+            v[:, part].mul_(width).add_(start[:, part])
+        said = {**self.compressor.compress(bits, cohort), **{name: buffers[name] for name in self.statistics}}
+        return {"w": v, **buffers, "log/loss": loss}, said
 
-    def magnitudes(self, w: Tensor, start: Tensor) -> Tensor:
-        """The mean |w - start| of every weight tensor, (S, tensors)."""
-        sizes = torch.empty(len(w), len(self.compressor.weights), device=w.device)
-        for i, at in self.blocks(len(w)):
-            sizes[at[0], i] = (w[at] - start[at]).abs_().mean(1)
-        return sizes
+    def magnitudes(self, u: Tensor) -> Tensor:
+        """The mean |u| of every weight tensor, (S, tensors)."""
+        return torch.stack([torch.stack([row[part].abs().mean() for part in self.compressor.weights]) for row in u])
 
     def alpha(self, alpha0: Tensor, a: Tensor) -> Tensor:
         """The step of every weight tensor, (S, tensors)."""
         return (alpha0 * torch.exp(self.rho * a)).clamp(self.alpha_min, self.alpha_max)
 
-    def blocks(self, clients: int) -> Iterator[tuple[int, tuple[slice, slice]]]:
-        """Rows and columns that fit the cache, with the number of their weight tensor: few clients of a long tensor."""
-        for i, part in enumerate(self.compressor.weights):
-            step = max(1, BLOCK // (part.stop - part.start))
-            yield from ((i, (slice(k, k + step), part)) for k in range(0, clients, step))
+    def widths(self, alpha: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """The places of every tensor and the distance of its two values, (S, 1); 1 if it has more than two."""
+        yield from zip(self.compressor.weights, torch.split(2 * alpha, 1, 1), strict=True)
+        yield from ((part, torch.ones_like(alpha[:, :1])) for part in self.compressor.plain)
 
-    def binarise(
-        self, w: Tensor, start: Tensor, alpha: Tensor, cohort: Cohort, name: str, update: Tensor, model: Tensor
-    ) -> None:
-        """Bin(u, alpha) of u = w - start: +alpha with probability (u / alpha + 1) / 2, cut to 0 .. 1, else -alpha.
+    def binarise(self, v: Tensor, start: Tensor, alpha: Tensor, noise: Tensor, model: Tensor) -> Tensor:
+        """Write start + Bin(u, alpha) to the model: +alpha with probability v + 1/2, cut to 0 .. 1, else -alpha.
 
-        What is no weight stays u. Written are the binary update and the model start + update.
+        The noise, uniform in -1/2 .. 1/2, becomes Bin in widths. What is no weight stays u.
         """
-        drawn = cohort.uniform(name, w.shape[1]).to(w.device)
-        for i, at in self.blocks(len(w)):
-            size, begun = alpha[at[0], i : i + 1], start[at]
-            above = (w[at] - begun).add_(size).sub_(drawn[at].mul_(2 * size))  # u / alpha > 2r - 1
-            torch.add(begun, update[at].copy_(size).copysign_(above), out=model[at])
+        for part in self.compressor.weights:
+            noise[:, part].lt_(v[:, part]).sub_(0.5)
         for part in self.compressor.plain:
-            update[:, part] = w[:, part] - start[:, part]
-            model[:, part] = start[:, part] + update[:, part]
+            noise[:, part] = v[:, part]
+        for part, width in self.widths(alpha):
+            torch.addcmul(start[:, part], noise[:, part], width, out=model[:, part])
+        return noise
 
-    def descend(
-        self, w: Tensor, start: Tensor, update: Tensor, grad: Tensor, alpha: Tensor, velocity: Tensor | None
-    ) -> Tensor:
-        """Move w in place along the gradient to u, mu w and momentum; the gradient to alpha (S, tensors).
+    def slope(self, v: Tensor, bits: Tensor, grad: Tensor) -> Tensor:
+        """The gradient to alpha (S, tensors); that to Bin becomes the one to u, and the bits are written over.
 
-        `grad` is that to the update and becomes the direction. d Bin / d u is 0 where |u| > alpha and 1 elsewhere;
-        d Bin / d alpha is sign(u) = Bin / alpha there and (Bin - u) / alpha elsewhere.
+        Where |u| < alpha: d Bin / d u = 1, d Bin / d alpha = (Bin - u) / alpha; elsewhere 0 and sign(u) = Bin / alpha.
         """
-        slope = torch.empty_like(alpha)
-        for i, at in self.blocks(len(w)):
-            own, to = w[at], grad[at]
-            u = own - start[at]
-            whole = (to * update[at]).sum(1)
-            to.mul_(u.abs().le_(alpha[at[0], i : i + 1]))  # in place: 1 and 0 as float32
-            slope[at[0], i] = whole - u.mul_(to).sum(1)
-            self.walk(own, to, None if velocity is None else velocity[at])
-        for part in self.compressor.plain:
-            self.walk(w[:, part], grad[:, part], None if velocity is None else velocity[:, part])
-        return slope / alpha
+        sums = []
+        for part in self.compressor.weights:
+            to, own, whole = grad[:, part], v[:, part], bits[:, part].mul_(grad[:, part])
+            torch.ops.aten.hardtanh_backward.grad_input(to, own, -0.5, 0.5, grad_input=to)
+            sums.append(whole.addcmul_(to, own, value=-1).sum(1))
+        return 2 * torch.stack(sums, 1)
 
-    def walk(self, w: Tensor, grad: Tensor, velocity: Tensor | None) -> None:
-        """Add ridge and momentum to the gradient, and move w along it, all in place."""
-        grad.add_(w, alpha=self.mu)
-        if velocity is not None:
-            grad.add_(velocity, alpha=self.momentum)
-        w.add_(grad, alpha=-self.lr)
+    def descend(self, v: Tensor, start: Tensor, grad: Tensor, velocity: Tensor | None, *alphas: Tensor) -> None:
+        """Move u along its gradient, mu w and momentum; v counts it by the first alpha before, by the second after."""
+        for (part, old), (_, new) in zip(*map(self.widths, alphas), strict=True):
+            to = grad[:, part] if velocity is None else velocity[:, part].mul_(self.momentum).add_(grad[:, part])
+            to.add_(start[:, part], alpha=self.mu).addcmul_(v[:, part], self.mu * old)
+            v[:, part].mul_(old / new).addcmul_(to, -self.lr / new)
+
+
+def drawn(cohort: Cohort, name: str, room: Tensor) -> Tensor:
+    """The room (S, n) on the CPU, filled with numbers in -1/2 .. 1/2, each row from its client's own stream."""
+    for row, client in zip(room.numpy(), cohort.ids.tolist(), strict=True):
+        own = stream(cohort.seed, name, client, cohort.round).initial_seed() & MASK
+        halves = words(own, (len(row) + 1) // 2).view(np.int32)[: len(row)]
+        np.multiply(halves, 2**-32, out=row, dtype=np.float32, casting="unsafe")
+    return room
