@@ -204,3 +204,10 @@ def test_version_and_help(capsys):
     with pytest.raises(SystemExit):
         run("run", "--help")
     assert "--algorithm.lam" in capsys.readouterr().out
+
+
+def test_a_benchmark_says_what_it_was_made_with(monkeypatch, capsys):
+    monkeypatch.setattr("pfed1bs.bench.kernels", lambda: [{"operation": "transform"}])
+    assert run("bench", "kernels", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["rows"] == [{"operation": "transform"}] and {"command", "commit", "device", "threads"} <= said.keys()

@@ -136,7 +136,7 @@ def bench_command(words: list[str]) -> None:
     from pfed1bs import bench
 
     rows = bench.kernels()
-    shown(rows) if own.json else bench.show(rows)
+    shown({**environment(), "rows": rows}) if own.json else bench.show(rows)
 
 
 def env_command(words: list[str]) -> None:
