@@ -73,7 +73,7 @@ def test_one_bit_of_a_sketch_is_an_unbiased_estimate_of_the_update():
 
 
 def test_noise_of_both_stages_is_as_derived():
-    """E|decoded|^2 = (pi/2)^2 (n/m) sum p_k^2 |x_k|^2 for orthogonal updates of many clients (docs/method.md)."""
+    """E|decoded|^2 = (pi/2)^2 (n/m) sum p_k^2 |x_k|^2 for orthogonal updates of many clients (docs/delta.md)."""
     clients = 16
     updates = torch.linalg.qr(torch.randn(N, clients, generator=torch.Generator().manual_seed(4)))[0].T
     shares = torch.full((clients,), 1 / clients)
