@@ -20,9 +20,20 @@ SHOWN = {  # curve: its name in the picture
     "pfed1bs-delta": "pfed1bs-delta\nm/n = 0.1",
     "pfed1bs-delta ratio=0.03": "0.03",
     "pfed1bs-delta ratio=0.01": "0.01",
-    "pfed1bs-delta ratio=0.003 keep=ft": "0.003",
+    "pfed1bs-delta ratio=0.003": "0.003",
 }
-CROWD = ("fedavg", "fedavg-ft", "fedprox", "eden", "fedpaq", "zsign", "ditto", "pfed1bs-delta")  # dots without a name
+CROWD = (
+    "fedavg",
+    "fedavg-ft",
+    "fedprox",
+    "eden",
+    "fedpaq",
+    "zsign",
+    "ditto",
+    "apfl",
+    "pfed1bs-delta",
+)  # without a name
+ABOVE = ("ef-sign", "pfedme")  # names above their dots
 
 
 def label(run):
@@ -60,7 +71,8 @@ def main():
             continue
         x = [mean(point[1] for point in at) / 2**20 for at in points]
         axes.plot(x, y, color=OWN if ours else "#d55e00", linewidth=2 if ours else 1.2, alpha=0.9)
-        axes.annotate(SHOWN[name], (x[-1], y[-1]), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=9)
+        place = {"xytext": (0, 5), "ha": "center"} if ours else {"xytext": (4, -3), "ha": "left"}
+        axes.annotate(SHOWN[name], (x[-1], y[-1]), textcoords="offset points", fontsize=9, **place)
     for name, runs in grouped(own.dots).items():
         sent = mean(run["total_mib"] for run in runs)
         if sent:
@@ -68,9 +80,11 @@ def main():
             ours = name.startswith("pfed1bs-delta")
             axes.plot([sent], [y], "o", markersize=4, color=OWN if ours else "black")
             if name not in CROWD:
-                axes.annotate(name, (sent, y), fontsize=8, xytext=(4, -10), textcoords="offset points")
+                offset = (4, 4) if name in ABOVE else (4, -10)
+                axes.annotate(name, (sent, y), fontsize=8, xytext=offset, textcoords="offset points")
     axes.set_xscale("log")
     axes.set_ylim(84, 95.5)
+    axes.set_xlim(right=2e4)
     axes.set_xlabel("total traffic of 20 clients, MiB, headers included (log scale)")
     axes.set_ylabel("personalised accuracy, percent")
     axes.set_title(
