@@ -68,7 +68,7 @@ def test_under_tls_and_with_registered_keys_the_bits_are_those_of_the_simulator(
             processes.run(app, rounds=5, out=str(folder), **{"algorithm.name": name})
         assert processes.until("the refusal", stranger.poll) != 0
         assert "Failed to activate SuperNode" in processes.log("node3")
-        found = {name: processes.until(name, lambda: summary(folder), 200) for name, folder in methods.items()}  # noqa: B023
+        found = {name: processes.until(name, lambda: summary(folder), 300) for name, folder in methods.items()}  # noqa: B023
     for name, folder in methods.items():
         config = configured(rounds=5, **{"algorithm.name": name})
         data = federation(config)
@@ -88,20 +88,20 @@ def test_under_tls_and_with_registered_keys_the_bits_are_those_of_the_simulator(
 def test_a_node_and_the_superlink_are_killed_and_nothing_is_lost(tmp_path, app, threads):
     threads(1)
     folder, home = tmp_path / "run", tmp_path / "home"
-    keys = {"rounds": 4, "out": str(folder), "timeout": 20.0, "evaluate": False, "algorithm.name": "pfed1bs"}
+    keys = {"rounds": 4, "out": str(folder), "timeout": 30.0, "evaluate": False, "algorithm.name": "pfed1bs"}
     with Processes(home) as processes:
         processes.superlink("--database", "state.db")
         for k in range(3):
             processes.supernode(k)
         processes.run(app, **keys)
-        processes.until("round 0", lambda: "round 0: counted" in events(folder), 90)
+        processes.until("round 0", lambda: "round 0: counted" in events(folder), 150)
         processes.kill("node2")
-        processes.until("round 1", lambda: "round 1: counted" in events(folder), 90)
+        processes.until("round 1", lambda: "round 1: counted" in events(folder), 150)
         processes.kill("superlink")
         processes.supernode(2)
         processes.superlink("--database", "state.db")
         processes.run(app, resume=True, **keys)
-        processes.until("the end", lambda: summary(folder), 120)
+        processes.until("the end", lambda: summary(folder), 240)
     found = [[int(k) for k in ids.split()] for ids in re.findall(r"round \d: counted ([\d ]+),", events(folder))]
     assert len(found) == 4 and found[0] == [0, 1, 2] and 2 not in found[1] and 2 in found[3], events(folder)
     config = configured(rounds=4)
