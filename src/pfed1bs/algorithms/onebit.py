@@ -26,7 +26,7 @@ class Code:
     @property
     def bits(self) -> tuple[int, ...]:
         """Coordinates of the sketch of each piece."""
-        return tuple(sketch_size(size, self.ratio) for size in self.sizes)
+        return bits(self.sizes, self.ratio)
 
     @cached_property
     def sketches(self) -> list[Sketch]:
@@ -70,6 +70,11 @@ class Code:
         if len(self.sizes) == 1:
             return signs * scale[..., None]
         return signs * scale.repeat_interleave(torch.tensor(self.bits, device=scale.device), -1)
+
+
+def bits(sizes: tuple[int, ...], ratio: float) -> tuple[int, ...]:
+    """Coordinates of the sketch of each piece, the same in every round."""
+    return tuple(sketch_size(size, ratio) for size in sizes)
 
 
 def unbiased(a: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, stack
-from pfed1bs.algorithms.onebit import Code, code, layers
+from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, model_of, stack
+from pfed1bs.algorithms.onebit import Code, bits, code, layers
 from pfed1bs.algorithms.trial import ALONE, FT, Trial, empty, verdict
 from pfed1bs.codecs import Floats, Signs
 from pfed1bs.task import Task
@@ -62,10 +62,15 @@ class PFed1BSDelta(Algorithm):
         return code(self.sizes, self.ratio, self.seed, round)
 
     @property
+    def m(self) -> int:
+        """Bits of a message."""
+        return sum(bits(self.sizes, self.ratio))
+
+    @property
     def down(self) -> Layout:
         """Signs and scale of the mean update in the sketch."""
         shape = () if self.scales == "one" else (len(self.sizes),)
-        return {"signs": Signs(sum(self.code(0).bits)), "scale": Floats(shape)}
+        return {"signs": Signs(self.m), "scale": Floats(shape)}
 
     @property
     def up(self) -> Layout:
@@ -116,7 +121,7 @@ class PFed1BSDelta(Algorithm):
         """R steps from the shared model, and on the same batches R steps of the client's own."""
         theta, code = clients["theta"], self.code(cohort.round)
         u, buffers, loss = self.descent.run(theta, buffers_of(clients), batches())
-        change = u - theta + (clients["error"] if self.feedback else 0)
+        change = u - theta + clients["error"] if self.feedback else u - theta
         a = code.sketch(change)
         signs, scale = sign(a), code.scale(a, shrink=self.feedback)
         kept = {"w": u, **buffers} if self.keep == "ft" else self.own(clients, u, cohort, batches)
@@ -145,15 +150,14 @@ class PFed1BSDelta(Algorithm):
 
     def near(self, w: Tensor, lam: float | Tensor, clients: State, batches: Batches) -> State:
         """R steps of w held near the shared model, and the buffers with it."""
-        theta, buffers, velocity = clients["theta"], buffers_of(clients), None
+        walk = Walk(w, None, buffers_of(clients), torch.zeros(len(w)))
         for x, y in batches():
-            grad, _, buffers = self.task.gradient(w, x, y, buffers)
-            w, velocity = self.descent.step(w, grad + lam * (w - theta), velocity)
-        return {"w": w, **buffers}
+            walk = self.descent.advance(walk, x, y, lam * (walk.w - clients["theta"]), 1.0)
+        return {"w": walk.w, **walk.buffers}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """One bit per coordinate of the weighted mean, summed in float64 by ascending id, and the step it means."""
-        code, m = self.code(cohort.round), sum(self.code(0).bits)
+        code, m = self.code(cohort.round), self.m
         total = torch.zeros(m, dtype=torch.float64)
         for share, message in zip(cohort.weights, received, strict=True):
             total += share * code.scaled(unpack(message["signs"], m).double(), message["scale"].double())
