@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pfed1bs.rng import MASK, stream, words
@@ -40,12 +41,16 @@ class Cohort:
     def uniform(self, name: str, *shape: int) -> Tensor:
         """(S, *shape) numbers in [0, 1), multiples of 2^-24, on the CPU; row i from client ids[i]'s own stream."""
         drawn = torch.empty(len(self.ids), prod(shape))
-        for row, client in zip(drawn, self.ids.tolist(), strict=True):
-            own = stream(self.seed, name, client, self.round).initial_seed() & MASK
-            halves = words(own, (len(row) + 1) // 2).view(np.uint32)[: len(row)]
-            halves >>= 8  # in place, where a new array would be fresh memory
-            row.copy_(torch.from_numpy(halves.view(np.int32))).mul_(2**-24)
+        for row, whole in zip(drawn, self.integers(name, prod(shape)), strict=True):
+            whole >>= 8  # in place, where a new array would be fresh memory
+            row.copy_(torch.from_numpy(whole.view(np.int32))).mul_(2**-24)
         return drawn.view(-1, *shape)
+
+    def integers(self, name: str, count: int) -> Iterator[NDArray[np.uint32]]:
+        """`count` numbers of 32 bits for one client after the other, each from the client's own stream."""
+        for client in self.ids.tolist():
+            own = stream(self.seed, name, client, self.round).initial_seed() & MASK
+            yield words(own, (count + 1) // 2).view(np.uint32)[:count]
 
     def rows(self, at: Tensor | slice) -> "Cohort":
         """The same round for some of its clients."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.compressors import Binary
-from pfed1bs.rng import MASK, stream, words
 from pfed1bs.wire import Message
 
 
@@ -110,8 +109,6 @@ class FedBAT(Averaging):
 
 def drawn(cohort: Cohort, name: str, room: Tensor) -> Tensor:
     """The room (S, n) on the CPU, filled with numbers in -1/2 .. 1/2, each row from its client's own stream."""
-    for row, client in zip(room.numpy(), cohort.ids.tolist(), strict=True):
-        own = stream(cohort.seed, name, client, cohort.round).initial_seed() & MASK
-        halves = words(own, (len(row) + 1) // 2).view(np.int32)[: len(row)]
-        np.multiply(halves, 2**-32, out=row, dtype=np.float32, casting="unsafe")
+    for row, whole in zip(room.numpy(), cohort.integers(name, room.shape[1]), strict=True):
+        np.multiply(whole.view(np.int32), 2**-32, out=row, dtype=np.float32, casting="unsafe")
     return room
