@@ -56,7 +56,7 @@ def main():
         progress = checkpoint.load(folder / "checkpoint.safetensors", identity(config))
         name = Folder(folder, config).federation
         shelves = [Shelf.of(states, name, k, identity(config)) for k in range(CLIENTS)]
-        models = torch.cat([shelf.take(ROUNDS - 1)["w"] for shelf in shelves])
+        models = torch.cat([shelf.states()[ROUNDS - 1]["w"] for shelf in shelves])
     data = federation(config)
     rounds = list(simulate(method(config, data.shape, data.num_classes), data, rounds=ROUNDS))
     theirs = rounds[-1].progress

@@ -83,7 +83,7 @@ class Desk:
         found = {}
         for node, k in self.online.items():
             shelf, seen = Shelf.of(self.folder, federation, k, identity(self.config)), int(progress.seen[k])
-            found[k] = shelf.take(seen) if seen >= 0 else self.client(node).first
+            found[k] = shelf.states()[seen] if seen >= 0 else self.client(node).first
         return found
 
 

@@ -44,7 +44,8 @@ def events(folder):
 def states(home, config, name, seen):
     """What the devices hold on their disks, after the rounds that counted."""
     return [
-        Shelf.of(home / f"state{k}", name, k, identity(config)).take(int(last)) for k, last in enumerate(seen.tolist())
+        Shelf.of(home / f"state{k}", name, k, identity(config)).states()[int(last)]
+        for k, last in enumerate(seen.tolist())
     ]
 
 

@@ -66,12 +66,13 @@ class Client:
         """What the server gets to hear; a ValueError for a question that breaks a rule."""
         shelf = Shelf.of(self.folder, text(content, "federation"), self.partition, identity(self.config))
         if question == "query":
-            return {"partition": self.partition, "samples": self.samples, "held": shelf.held()}
+            return {"partition": self.partition, "samples": self.samples, "held": [*shelf.states()]}
         base, round = whole(content, "base"), whole(content, "round")
         if not -1 <= base < round:
             raise ValueError(f"a round is done on an earlier state, got round {round} on the state of round {base}")
         own: dict[str, Value] = {"partition": self.partition, "round": round}
-        held = shelf.held()
+        states = shelf.states()
+        held = [*states]
         if base >= 0 and base not in held:
             return {**own, "held": held}
         if base < 0 and len(held) > 1:  # one may be of a round that was never counted
@@ -79,7 +80,7 @@ class Client:
                 f"the server has forgotten that this client is in round {held[0]}: its checkpoint is older than the "
                 f"client's model; put the newer one back, or begin a new run without resume"
             )
-        state = shelf.take(base) if base >= 0 else self.first
+        state = states[base] if base >= 0 else self.first
         state = moved(state, choose(self.config.device))
         return {**own, **(self.train if question == "train" else self.judge)(content, shelf, base, round, state)}
 

@@ -25,24 +25,17 @@ class Shelf:
             raise ValueError(f"a federation's name has letters, digits, - and _, got {federation!r:.40}")
         return cls(folder / f"{federation}-{partition}.safetensors", identity)
 
-    def held(self) -> list[int]:
-        """The rounds whose states are here."""
-        return sorted(self._read()) if self.path.exists() else []
-
-    def take(self, round: int) -> State:
-        """The state after a round."""
-        return self._read()[round]
+    def states(self) -> dict[int, State]:
+        """The states that are here, by round, ascending."""
+        found: dict[int, State] = {}
+        tensors = checkpoint.read(self.path, self.identity)[0] if self.path.exists() else {}
+        for key, value in tensors.items():
+            round, _, name = key.partition("/")
+            found.setdefault(int(round), {})[name] = value
+        return dict(sorted(found.items()))
 
     def put(self, states: dict[int, State]) -> None:
         """Replace everything by these states, all or nothing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {f"{round}/{name}": value for round, state in states.items() for name, value in state.items()}
         checkpoint.write(self.path, tensors, {"identity": self.identity})
-
-    def _read(self) -> dict[int, State]:
-        tensors, _ = checkpoint.read(self.path, self.identity)
-        states: dict[int, State] = {}
-        for key, value in tensors.items():
-            round, _, name = key.partition("/")
-            states.setdefault(int(round), {})[name] = value
-        return states
