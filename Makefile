@@ -22,6 +22,7 @@ bench: $(READY)
 	$(BIN)/pfed1bs bench kernels
 
 $(READY): pyproject.toml constraints.txt src/pfed1bs/_fht.c $(wildcard src/pfed1bs/kernels/*.h)
+	@echo "setting up $(VENV), once: one to five minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'torch==2.13.0'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

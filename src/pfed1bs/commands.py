@@ -15,6 +15,8 @@ from pfed1bs.environment import environment
 from pfed1bs.extras import need
 from pfed1bs.runs import Run, federation, folder_of
 
+CAPTION = "personal: each client's own model; global: the shared one; tuned: the shared one after local steps"
+
 
 def run_command(words: list[str]) -> None:
     """`pfed1bs run`."""
@@ -210,7 +212,7 @@ def _finished(runs: list[Run], folder: Path, as_json: bool) -> None:
         return
     first = runs[0].config
     title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: percent correct"
-    table = need("rich.table", "cli").Table(title=title, box=need("rich.box", "cli").SIMPLE_HEAD)
+    table = need("rich.table", "cli").Table(title=title, caption=CAPTION, box=need("rich.box", "cli").SIMPLE_HEAD)
     for column in ("method", "personal", "global", "tuned", "MiB/round", "of FedAvg"):
         table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for name in dict.fromkeys(run.config.method for run in runs):
