@@ -160,6 +160,13 @@ def listen(
         yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
 
 
+def watched(algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State]) -> Iterable[Message]:
+    """The messages as they come; what `diagnose` takes from each is added to `found`."""
+    for message in messages:
+        found.append(algorithm.diagnose(server, message))
+        yield message
+
+
 def remember(
     algorithm: Algorithm, history: Mapping[int, bytes], news: list[list[News]], seen: Tensor
 ) -> dict[int, bytes]:

@@ -10,9 +10,22 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State
 from pfed1bs.data import Federation
-from pfed1bs.exchange import News, Traffic, hear, listen, moved, pieces, remember, replaced, rows, say, tell, traffic
+from pfed1bs.exchange import (
+    News,
+    Traffic,
+    hear,
+    listen,
+    moved,
+    pieces,
+    remember,
+    replaced,
+    rows,
+    say,
+    tell,
+    traffic,
+    watched,
+)
 from pfed1bs.rng import stream
-from pfed1bs.wire import Message
 from pfed1bs.workers import spread
 
 CPU = torch.device("cpu")
@@ -49,10 +62,11 @@ class Round:
     cohort: Cohort  # the sampled clients
     traffic: Traffic
     uplinks: list[bytes]  # encoded messages of the sampled clients, ascending by id
-    log: State  # what the method logged: scalars of the server, one value per client that trained
+    log: State  # what the method logged: scalars of the server, one value or packed signs per client
     seconds: float
     progress: Progress
-    known: Message = field(default_factory=dict)  # what the server held of an uplink's fields before it came
+    sizes: Tensor  # (K,) training samples of all clients
+    notes: Mapping[str, float] = field(default_factory=dict)  # what the source of the round adds to its line
 
 
 @dataclass(frozen=True)
@@ -134,12 +148,11 @@ def simulate(
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
         sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
-        known = algorithm.known(now.server, "up", t)
         after, shared = conclude(algorithm, now, plan, sent)
         now = replace(after, clients=state)
         log = {**moved(joined([part.log for part in done]), CPU), **shared}
         bill = traffic(algorithm, plan.news, sent, plan.active)
-        yield Round(t, plan.cohort, bill, sent, log, perf_counter() - began, now, known)
+        yield Round(t, plan.cohort, bill, sent, log, perf_counter() - began, now, data.sizes)
 
 
 def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Schedule:
@@ -157,8 +170,11 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
 def conclude(algorithm: Algorithm, now: Progress, plan: Plan, uplinks: list[bytes]) -> tuple[Progress, State]:
     """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were."""
     known = algorithm.known(now.server, "up", now.round)
-    answers = listen(algorithm, uplinks, plan.cohort, known)
+    found: list[State] = []
+    answers = watched(algorithm, now.server, listen(algorithm, uplinks, plan.cohort, known), found)
     server, log = split_log(algorithm.aggregate(now.server, answers, plan.cohort))
+    rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
+    log |= split_log(joined(rows))[1] if rows else {}
     seen = now.seen.index_fill(0, plan.active.ids, now.round)
     return Progress(now.round + 1, server, now.clients, seen, remember(algorithm, now.history, plan.news, seen)), log
 

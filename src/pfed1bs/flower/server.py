@@ -165,7 +165,6 @@ class Server:
         sizes = torch.tensor([answers[client].samples for client in part.cohort.ids.tolist()])
         part = replace(part, cohort=replace(part.cohort, sizes=sizes))
         sent = [answers[client].up for client in part.cohort.ids.tolist()] if self.algorithm.up else []
-        known = self.algorithm.known(now.server, "up", now.round)
         after, shared = conclude(self.algorithm, now, part, sent)
         news = [items for one in asked for items in one.news]
         active = [one.active for one in asked]
@@ -178,7 +177,7 @@ class Server:
         common = {*logs[0]}.intersection(*logs)
         log = joined([{name: one[name] for name in sorted(common)} for one in logs])
         bill = traffic(self.algorithm, news, sent, everyone)
-        return Round(now.round, part.cohort, bill, sent, {**log, **shared}, seconds, after, known)
+        return Round(now.round, part.cohort, bill, sent, {**log, **shared}, seconds, after, self.roster.sizes)
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
         """The connected clients, and how good their models are on their own test samples."""
