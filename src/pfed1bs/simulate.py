@@ -1,6 +1,6 @@
 """The round loop: every message of every client is encoded, counted and decoded."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from time import perf_counter
@@ -26,6 +26,7 @@ from pfed1bs.exchange import (
     watched,
 )
 from pfed1bs.rng import stream
+from pfed1bs.wire import Message
 from pfed1bs.workers import spread
 
 CPU = torch.device("cpu")
@@ -167,7 +168,9 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
     return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
 
 
-def conclude(algorithm: Algorithm, now: Progress, plan: Plan, uplinks: list[bytes]) -> tuple[Progress, State]:
+def conclude(
+    algorithm: Algorithm, now: Progress, plan: Plan, uplinks: Sequence[bytes | Message]
+) -> tuple[Progress, State]:
     """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were."""
     known = algorithm.known(now.server, "up", now.round)
     found: list[State] = []
