@@ -27,7 +27,8 @@ from pfed1bs.config import load  # noqa: E402
 from pfed1bs.environment import commit  # noqa: E402
 from pfed1bs.flower.folder import Folder  # noqa: E402
 from pfed1bs.flower.states import Shelf  # noqa: E402
-from pfed1bs.runs import federation, identity, method  # noqa: E402
+from pfed1bs.runfolder import identity  # noqa: E402
+from pfed1bs.runs import federation, method  # noqa: E402
 from pfed1bs.simulate import simulate  # noqa: E402
 
 CLIENTS, ROUNDS = 20, 8

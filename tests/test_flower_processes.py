@@ -15,7 +15,8 @@ from pfed1bs.config import load
 from pfed1bs.flower.folder import Folder
 from pfed1bs.flower.server import start
 from pfed1bs.flower.states import Shelf
-from pfed1bs.runs import federation, identity, method
+from pfed1bs.runfolder import identity
+from pfed1bs.runs import federation, method
 from pfed1bs.simulate import simulate
 
 METHODS = os.environ.get("PFED1BS_FLOWER", "pfed1bs-delta").split(",")  # each takes a minute

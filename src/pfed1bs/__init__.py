@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pfed1bs.hadamard import hadamard
     from pfed1bs.models import build
     from pfed1bs.rng import stream
-    from pfed1bs.simulate import simulate
+    from pfed1bs.simulate import Schedule, simulate
     from pfed1bs.sketch import Sketch, gaussian, srht
     from pfed1bs.task import Task
     from pfed1bs.votes import pack, sign, unpack, vote
@@ -30,6 +30,7 @@ __all__ = [
     "Layout",
     "Message",
     "Refused",
+    "Schedule",
     "Signs",
     "Sketch",
     "State",
@@ -60,7 +61,7 @@ HOMES = {  # where each public name lives; loaded at first use, so that `pfed1bs
     "hadamard": ("hadamard",),
     "models": ("build",),
     "rng": ("stream",),
-    "simulate": ("simulate",),
+    "simulate": ("Schedule", "simulate"),
     "sketch": ("Sketch", "gaussian", "srht"),
     "task": ("Task",),
     "votes": ("pack", "sign", "unpack", "vote"),

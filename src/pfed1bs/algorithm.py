@@ -128,6 +128,14 @@ class Algorithm(Protocol):
         """The new server state; messages are decoded lazily, ascending by id, signs still packed."""
         ...
 
+    def diagnose(self, server: State, message: Message) -> State:
+        """What to watch in one client's message, taken while `aggregate` decodes it; "log/..." keys.
+
+        Numbers are logged as their mean. A field of `up` with packed signs, under its name, is logged at evaluations
+        as mean distances of the clients' signs.
+        """
+        return {}
+
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The weights that are judged, by name: "personal", and where they exist "global" and "tuned"."""
         return {"personal": model_of(clients)}

@@ -1,18 +1,21 @@
 """What the method's theory speaks about, as numbers: the smoothed penalty, the potential, distances of sketches."""
 
 from dataclasses import replace
-from math import log, nan
+from math import log as ln
+from math import nan, prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pfed1bs.algorithm import State, buffers_of
+from pfed1bs.algorithm import Algorithm, State, buffers_of
 from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.data import Federation
 from pfed1bs.exchange import rows
+from pfed1bs.simulate import Progress
 from pfed1bs.sketch import Sketch
 from pfed1bs.votes import sign, unpack
+from pfed1bs.wire import Layout
 
 BLOCK = 1 << 16  # bytes of packed signs that are unpacked at once
 
@@ -20,9 +23,9 @@ BLOCK = 1 << 16  # bytes of packed signs that are unpacked at once
 def smooth_l1(x: Tensor, gamma: float) -> Tensor:
     """l(x) = log(cosh(gamma x)) / gamma = |x| + (log1p(exp(-2 gamma |x|)) - log 2) / gamma, for every entry.
 
-    The second form never overflows. |x| - log(2) / gamma <= l(x) <= |x|, and l'(x) = tanh(gamma x).
+    The second form never overflows. |x| - ln(2) / gamma <= l(x) <= |x|, and l'(x) = tanh(gamma x).
     """
-    return x.abs() + (torch.log1p(torch.exp(-2 * gamma * x.abs())) - log(2)) / gamma
+    return x.abs() + (torch.log1p(torch.exp(-2 * gamma * x.abs())) - ln(2)) / gamma
 
 
 def penalty(sketch: Sketch, w: Tensor, v: Tensor, gamma: float, masked: bool = True) -> Tensor:
@@ -89,6 +92,26 @@ def potential(
     v = consensus(algorithm, server, round)
     shares = data.sizes.double() / data.sizes.sum()
     return float(shares @ objectives(algorithm, data, clients, v, size=size, chunk=chunk))
+
+
+def potentials(algorithm: Algorithm, data: Federation, now: Progress, chunk: int | None) -> dict[str, float]:
+    """Psi for the metrics; nothing for a method that it is not defined for."""
+    if not isinstance(algorithm, PFed1BS):
+        return {}
+    return {"potential": potential(algorithm, data, now.server, now.clients, round=now.round, chunk=chunk)}
+
+
+def apart(layout: Layout, log: State, groups: Tensor) -> dict[str, float]:
+    """Mean distances of the packed signs in a round's log, within and between groups of its clients.
+
+    `layout` says how many signs a field has. Where there are no pairs, there is no mean.
+    """
+    found: dict[str, float] = {}
+    for name, signs in log.items():
+        if signs.dtype == torch.uint8:
+            within, between = group_hamming(hamming(signs, prod(layout[name].shape)), groups)
+            found |= {"hamming_within": within, "hamming_between": between}
+    return {name: value for name, value in found.items() if value == value}
 
 
 def hamming(sketches: Tensor, m: int | None = None) -> Tensor:

@@ -5,7 +5,8 @@ import platform
 import subprocess
 import sys
 import time
-from importlib.metadata import version
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -13,13 +14,15 @@ import torch
 from pfed1bs.hadamard import kernel
 from pfed1bs.simulate import choose
 
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"  # in a checkout; there is none beside an installed package
+
 
 def environment(device: str = "auto") -> dict[str, object]:
     """What the results depend on besides the configuration."""
     chosen = choose(device)
     return {
         "command": argv(),
-        "pfed1bs": version("pfed1bs"),
+        "pfed1bs": release(),
         "commit": commit(),
         "kernel": kernel(),
         "device": torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else processor(),
@@ -41,13 +44,27 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def commit() -> str:
-    """The commit of the source this runs from, with "+" if it was changed since; empty outside a checkout."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
+def release() -> str:
+    """The version of this package, also where it was not installed."""
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
-    except FileNotFoundError:
-        return ""
+        return version("pfed1bs")
+    except PackageNotFoundError:
+        return str(tomllib.loads(PROJECT.read_text())["project"]["version"]) if PROJECT.exists() else "unknown"
+
+
+def commit() -> str:
+    """The commit of the source this runs from, with "+" if it was changed since.
+
+    Outside a checkout what PFED1BS_COMMIT says, for code that has travelled without its history; or nothing.
+    """
+    words = ["git", "-C", str(PROJECT.parent), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
+    found = ""
+    if PROJECT.exists():  # an installed package may lie in the checkout of something else
+        try:
+            found = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+        except OSError:  # there is no git
+            pass
+    return found or os.environ.get("PFED1BS_COMMIT", "")
 
 
 def argv() -> str:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from pfed1bs.algorithm import Algorithm, Cohort, State, buffers_of
 from pfed1bs.data import Federation
 from pfed1bs.exchange import moved, pieces, rows
-from pfed1bs.simulate import Progress
+from pfed1bs.simulate import Progress, Schedule, scheduled
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,21 @@ def evaluate(
     algorithm: Algorithm,
     data: Federation,
     progress: Progress,
-    *,
-    steps: int = 10,
-    batch: int = 64,
-    seed: int = 0,
-    chunk: int | None = None,
+    schedule: Schedule | None = None,
+    **fields: int | None,
 ) -> dict[str, Score]:
     """Scores of "personal", and where the method has them "global" and "tuned", models of all K clients.
 
-    Fine-tuning before judging uses the clients' training samples only, `steps` batches of size `batch`.
+    Fine-tuning before judging uses the clients' training samples only, as many steps as a round has. `fields` are those
+    of a Schedule, in place of one or instead of its own.
     """
+    size = scheduled(schedule, fields)
     device = next(iter(progress.clients.values())).device
     data, server = data.to(device), moved(progress.server, device)
     parts: dict[str, list[Score]] = {}
-    for ids in pieces(data.clients, chunk):
-        cohort = Cohort(seed, progress.round, ids, data.sizes[ids], progress.seen[ids])
-        batches = data.batches(ids, progress.round, seed, steps, batch)
+    for ids in pieces(data.clients, size.chunk):
+        cohort = Cohort(size.seed, progress.round, ids, data.sizes[ids], progress.seen[ids])
+        batches = data.batches(ids, progress.round, size.seed, size.steps, size.batch)
         for name, model in algorithm.personal(server, rows(progress.clients, ids), cohort, batches).items():
             parts.setdefault(name, []).append(score(algorithm, data, model, ids))
     return {name: _joined(scores) for name, scores in parts.items()}

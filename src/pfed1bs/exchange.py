@@ -153,11 +153,21 @@ def _ready(codec: Codec, field: Tensor) -> Tensor:
 
 
 def listen(
-    algorithm: Algorithm, messages: Iterable[bytes], cohort: Cohort, known: Message | None = None
+    algorithm: Algorithm, messages: Iterable[bytes | Message], cohort: Cohort, known: Message | None = None
 ) -> Iterable[Message]:
-    """The decoded messages of a cohort, one by one, signs still packed."""
+    """The messages of a cohort, one by one, decoded unless they are already, signs still packed."""
     for data, size in zip(messages, cohort.sizes.tolist(), strict=True):
-        yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
+        if isinstance(data, bytes):
+            yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
+        else:
+            yield data
+
+
+def watched(algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State]) -> Iterable[Message]:
+    """The messages as they come; what `diagnose` takes from each is added to `found`."""
+    for message in messages:
+        found.append(algorithm.diagnose(server, message))
+        yield message
 
 
 def remember(

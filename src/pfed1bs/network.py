@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping
-from threading import get_ident
+from threading import Lock, get_ident
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,10 @@ from pfed1bs.stacked import Backward, Pass, Places, Plan, leaf
 from pfed1bs.tracing import CONVOLUTIONS, plan
 
 WAY_OUT = (
-    "write it without branches on values (torch.where), random draws and in-place updates of plain tensors, "
+    "write it without branches on values (torch.where) and in-place updates of plain tensors, "
     "or run its clients one after the other with Task(module, stacked=False)"
 )
+GLOBAL_RANDOM = Lock()  # who borrows the global random state for a moment holds it
 
 
 class Network:
@@ -42,10 +43,12 @@ class Network:
         one_by_one = self._convolves and x.device.type == "cpu" if self._stacked is None else not self._stacked
         if steps is not None and not one_by_one:
             return self._planned(steps, now, x)
+        before = _global_random(x.device) if steps is None else []  # known layers draw nothing
         leaves = {name: leaf(values[name]) for name in places.out} if places else {}
         compute = self._one_by_one if one_by_one else self._all_at_once
         with torch.set_grad_enabled(places is not None):
             outputs, features = compute(mine, {**values, **leaves}, x)
+        self._check(before, x.device)
         now.features = features.detach()
         return outputs.detach(), now, lambda error: _back(now, leaves, (outputs, features), error)
 
@@ -57,7 +60,7 @@ class Network:
 
     def _all_at_once(self, mine: "_Copy", values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         try:
-            outputs, features = vmap(mine)(dict(values), x)
+            outputs, features = vmap(mine, randomness="different")(dict(values), x)  # draws are found afterwards
         except RuntimeError as error:
             if "vmap" not in str(error) and "Batching rule" not in str(error):
                 raise
@@ -72,6 +75,19 @@ class Network:
         rows = [mine(own, row.contiguous(memory_format=layout)) for own, row in zip(clients, x, strict=True)]
         return torch.stack([outputs for outputs, _ in rows]), torch.stack([features for _, features in rows])
 
+    def _check(self, before: list[Tensor], device: torch.device) -> None:
+        """Refuse a module that has drawn from the global random state, which is put back."""
+        after = _global_random(device) if before else []
+        if all(map(torch.equal, before, after)):
+            return
+        torch.set_rng_state(before[0])
+        if len(before) > 1:
+            torch.cuda.set_rng_state(before[1], device)
+        raise ValueError(
+            f"{type(self._module).__name__} draws from the global random state, so that two equal runs would differ; "
+            "take dropout and other random draws out of its forward"
+        )
+
     def _copy(self, training: bool) -> "_Copy":
         """The module of this thread in this mode: values are swapped in and out of it."""
         key = (get_ident(), training)
@@ -80,6 +96,13 @@ class Network:
             module = copy.deepcopy(self._module, shared).train(training)
             self._copies[key] = _Copy(module, self._head)
         return self._copies[key]
+
+
+def _global_random(device: torch.device) -> list[Tensor]:
+    """The states that random functions draw from on the CPU and on this device."""
+    with GLOBAL_RANDOM:
+        own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+        return [torch.get_rng_state(), *own]
 
 
 class _Copy:

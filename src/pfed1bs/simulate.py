@@ -1,6 +1,6 @@
 """The round loop: every message of every client is encoded, counted and decoded."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from time import perf_counter
@@ -10,12 +10,38 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State
 from pfed1bs.data import Federation
-from pfed1bs.exchange import News, Traffic, hear, listen, moved, pieces, remember, replaced, rows, say, tell, traffic
+from pfed1bs.exchange import (
+    News,
+    Traffic,
+    hear,
+    listen,
+    moved,
+    pieces,
+    remember,
+    replaced,
+    rows,
+    say,
+    tell,
+    traffic,
+    watched,
+)
 from pfed1bs.rng import stream
 from pfed1bs.wire import Message
 from pfed1bs.workers import spread
 
 CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long a run is, and how much work each of its rounds has."""
+
+    rounds: int = 100  # T
+    sampled: int | None = None  # S, clients in a round; None: all
+    steps: int = 10  # R, local steps in a round
+    batch: int = 64  # B, samples in a step
+    seed: int = 0  # of cohorts and batches
+    chunk: int | None = None  # clients computed at once; None: all
 
 
 @dataclass(frozen=True)
@@ -37,10 +63,11 @@ class Round:
     cohort: Cohort  # the sampled clients
     traffic: Traffic
     uplinks: list[bytes]  # encoded messages of the sampled clients, ascending by id
-    log: State  # what the method logged: scalars of the server, one value per client that trained
+    log: State  # what the method logged: scalars of the server, one value or packed signs per client
     seconds: float
     progress: Progress
-    known: Message = field(default_factory=dict)  # what the server held of an uplink's fields before it came
+    sizes: Tensor  # (K,) training samples of all clients
+    notes: Mapping[str, float] = field(default_factory=dict)  # what the source of the round adds to its line
 
 
 @dataclass(frozen=True)
@@ -98,40 +125,40 @@ class Diverged(RuntimeError):
 def simulate(
     algorithm: Algorithm,
     data: Federation,
+    schedule: Schedule | None = None,
     *,
-    rounds: int,
-    sampled: int | None = None,
-    steps: int = 10,
-    batch: int = 64,
-    seed: int = 0,
-    chunk: int | None = None,
     device: str | torch.device = "auto",
     resume: Progress | None = None,
+    **fields: int | None,
 ) -> Iterator[Round]:
     """Run the rounds one by one; the caller prints, evaluates, saves and stops.
 
-    `sampled` clients take part in a round (None: all), at most `chunk` of them are computed at once (None: all).
-    `resume` continues after the last round of an earlier run, bit for bit.
+    `fields` are those of a Schedule, in place of one or instead of its own. `resume` continues after the last round of
+    an earlier run, bit for bit.
     """
-    device = choose(device)
+    size, device = scheduled(schedule, fields), choose(device)
     data = data.to(device)
     now = resume or begin(algorithm, len(data.sizes))
     now = replace(now, clients=moved(now.clients, device))
-    for t in range(now.round, rounds):
+    for t in range(now.round, size.rounds):
         began = perf_counter()
-        plan = prepare(algorithm, now, data.sizes, seed, sampled)
-        turn = Turn(algorithm, data, now.clients, plan.news, plan.active, steps, batch)
-        done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), chunk, device)))
+        plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
+        turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch)
+        done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), size.chunk, device)))
         ids = torch.cat([part.ids for part in done])
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
         sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
-        known = algorithm.known(now.server, "up", t)
         after, shared = conclude(algorithm, now, plan, sent)
         now = replace(after, clients=state)
         log = {**moved(joined([part.log for part in done]), CPU), **shared}
         bill = traffic(algorithm, plan.news, sent, plan.active)
-        yield Round(t, plan.cohort, bill, sent, log, perf_counter() - began, now, known)
+        yield Round(t, plan.cohort, bill, sent, log, perf_counter() - began, now, data.sizes)
+
+
+def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Schedule:
+    """The schedule with some of its fields replaced; None: the defaults."""
+    return replace(schedule or Schedule(), **fields)  # type: ignore[arg-type]  # a field that it has not is a TypeError
 
 
 def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampled: int | None) -> Plan:
@@ -141,11 +168,16 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
     return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
 
 
-def conclude(algorithm: Algorithm, now: Progress, plan: Plan, uplinks: list[bytes]) -> tuple[Progress, State]:
+def conclude(
+    algorithm: Algorithm, now: Progress, plan: Plan, uplinks: Sequence[bytes | Message]
+) -> tuple[Progress, State]:
     """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were."""
     known = algorithm.known(now.server, "up", now.round)
-    answers = listen(algorithm, uplinks, plan.cohort, known)
+    found: list[State] = []
+    answers = watched(algorithm, now.server, listen(algorithm, uplinks, plan.cohort, known), found)
     server, log = split_log(algorithm.aggregate(now.server, answers, plan.cohort))
+    rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
+    log |= split_log(joined(rows))[1] if rows else {}
     seen = now.seen.index_fill(0, plan.active.ids, now.round)
     return Progress(now.round + 1, server, now.clients, seen, remember(algorithm, now.history, plan.news, seen)), log
 

@@ -4,20 +4,18 @@ import copy
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from threading import Lock
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from pfed1bs.network import Network
+from pfed1bs.network import GLOBAL_RANDOM, Network
 from pfed1bs.rng import stream
 from pfed1bs.stacked import Pass, Places
 
 State = dict[str, Tensor]
 Penalty = Callable[[Tensor, Tensor], Tensor]  # features (K, B, d) and labels (K, B) -> extra loss (K,)
 
-GLOBAL_RANDOM = Lock()  # layers draw their first weights from the global state, which is borrowed for a moment
 BUFFER = "buffer/"  # what the keys of a client's buffers begin with
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 

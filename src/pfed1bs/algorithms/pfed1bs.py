@@ -156,6 +156,10 @@ class PFed1BS(Algorithm):
             "log/ties": torch.tensor(outcome.ties / m),
         }
 
+    def diagnose(self, server: State, message: Message) -> State:
+        """How far the clients' sketches are apart."""
+        return {"log/sketch": message["sketch"]}
+
 
 def sketch_size(n: int, ratio: float) -> int:
     """M = floor(ratio n), at least 1."""

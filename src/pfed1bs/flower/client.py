@@ -16,7 +16,8 @@ from pfed1bs.flower.judging import shared
 from pfed1bs.flower.link import Content, Question, Value, pieces, text, whole
 from pfed1bs.flower.settings import Rules, Values, read
 from pfed1bs.flower.states import Shelf
-from pfed1bs.runs import federation, identity, method
+from pfed1bs.runfolder import identity
+from pfed1bs.runs import federation, method
 from pfed1bs.simulate import Turn, choose
 from pfed1bs.wire import KINDS, read_header
 

@@ -1,55 +1,74 @@
 """A federation's folder at the server: the files of every run, who was not counted, and the name clients know it by."""
 
-import fcntl
 import json
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import sleep, strftime
-from typing import IO
+from time import strftime
+from typing import ClassVar, Self
 
-from pfed1bs import checkpoint
-from pfed1bs.config import Config, Options, UserError
-from pfed1bs.evaluate import scored, write_clients
+import torch
+from torch import Tensor
+
+from pfed1bs.config import Config, Options
+from pfed1bs.evaluate import Score
 from pfed1bs.flower.link import Link, Size
-from pfed1bs.flower.server import Server, start
+from pfed1bs.flower.server import Server
 from pfed1bs.flower.settings import Rules
-from pfed1bs.runs import Record, describe, folder_of, identity, keep, method, recorded, summarised
-from pfed1bs.simulate import Progress, Round
+from pfed1bs.recording import record
+from pfed1bs.runfolder import Record, RunFolder, written
+from pfed1bs.runs import folder_of, method
+from pfed1bs.simulate import Progress, Round, Schedule
 
 WIRE = {"up": 8752, "down": 1838}  # bytes that HTTP adds to a question and its answer (results/flower-wire.json)
-PATIENCE = 30  # seconds
-COMMAND = {"command": "flwr run"}  # the real one holds Flower's token
 
 
 def serve(link: Link, config: Config, rules: Rules) -> Path:
     """Do all rounds over a link and write them down; the folder."""
     algorithm = method(config, *rules.problem(config))
-    folder = Folder(folder_of(config, f"{config.method}-flower-s{config.seed}"), config)
-    with folder.opened(start(algorithm, config.clients), rules.resume) as progress:
+    path = folder_of(config, f"{config.method}-flower-s{config.seed}")
+    with Folder(path, config).open(rules.resume) as folder:
         server = Server(algorithm, link, config, rules, folder.federation, folder.tell)
         server.roster.pins = folder.pins if rules.pin else None
-        before = link.size
-        for done in server.rounds(progress):
-            record = recorded(done) | {"answers": len(done.cohort.ids)}
-            due = done.number == config.rounds - 1 or (done.number + 1) % config.evaluate_every == 0
-            record |= folder.judged(server, done) if due and rules.evaluate else {}
-            folder.remember(server.roster.pins)
-            folder.write(record, link.size.since(before), done)
-            before = link.size
+        folder.server, folder.counted = server, link.size
+        for _ in record(Federated(server, rules), folder, Schedule(config.rounds)):
+            pass
         folder.summarise(algorithm.task.n)
-    return folder.path
+    return path
 
 
 @dataclass(frozen=True)
-class Folder:
-    """Where a federation is written down."""
+class Federated:
+    """The rounds of a server, whose clients are judged only if the rules say so."""
 
-    path: Path
-    config: Config
+    server: Server
+    rules: Rules
+
+    def rounds(self, resume: Progress | None) -> Iterator[Round]:
+        """The rounds after this progress."""
+        return self.server.rounds(resume)
+
+    def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
+        """Those who are there, and how good their models are."""
+        return self.server.judge(now) if self.rules.evaluate else (torch.empty(0, dtype=torch.int64), {})
+
+
+@dataclass
+class Folder(RunFolder):
+    """Where a federation is written down: every round is saved before the next one begins."""
+
+    server: Server = field(init=False)
+    counted: Size = field(init=False)  # what the link had carried when the last round was written down
+    _closed: str = field(init=False, default="")
+
+    holds: ClassVar[str] = "federation"
+    go_on: ClassVar[str] = "resume=true"
+    out: ClassVar[str] = "out"
+    patience: ClassVar[int] = 30  # the server of a SuperLink that was killed lives on for some seconds
+    facts: ClassVar[Mapping[str, object]] = {"command": "flwr run"}  # the real one holds Flower's token
+    checkpoint_every: ClassVar[int] = 1
 
     @property
     def federation(self) -> str:
@@ -63,46 +82,17 @@ class Folder:
 
     def remember(self, pins: dict[int, int] | None) -> None:
         """Keep the pins for a server that goes on later."""
-        (self.path / "pins.part").write_text(json.dumps(pins or {}) + "\n")
-        (self.path / "pins.part").replace(self.path / "pins.json")
+        written(self.path / "pins.json", json.dumps(pins or {}) + "\n")
 
-    @contextmanager
-    def opened(self, first: Progress, resume: bool) -> Iterator[Progress]:
-        """The progress to go on from, with the folder locked against a second server."""
-        if resume and not (self.path / "federation.json").exists():
-            raise UserError(f"{self.path} holds no federation", "leave resume out to begin a new one there")
-        if not resume and self.path.exists() and any(self.path.iterdir()):
-            raise UserError(f"the run folder {self.path} exists", "add resume=true to go on, or choose another out")
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("w") as file:
-            for waited in range(PATIENCE + 1):  # the server of a SuperLink that was killed lives on for some seconds
-                if locked(file):
-                    break
-                if waited == PATIENCE:
-                    raise UserError(f"another server works in {self.path}", "wait until it ends, or end it")
-                sleep(1)
-            yield self._resumed() if resume else self._begun(first)
-
-    def _begun(self, first: Progress) -> Progress:
-        describe(self.config, self.path, COMMAND)
-        (self.path / "metrics.jsonl").write_text("")
-        self._save(first)
-        self.remember(None)
-        (self.path / "federation.json").write_text(json.dumps({"name": secrets.token_hex(8)}) + "\n")
-        return first
-
-    def _resumed(self) -> Progress:
-        progress = checkpoint.load(self.path / "checkpoint.safetensors", identity(self.config))
-        if progress.round >= self.config.rounds:
-            raise UserError(
-                f"{self.path} has {progress.round} rounds, {self.config.rounds} were asked for", "ask for more rounds"
-            )
-        keep(self.path, progress.round)
-        self.tell(f"goes on with round {progress.round}")
-        return progress
-
-    def _save(self, progress: Progress) -> None:
-        checkpoint.save(self.path / "checkpoint.safetensors", progress, identity(self.config))
+    def open(self, resume: bool = False) -> Self:
+        """As every run, with a name for what clients keep; going on is an event."""
+        super().open(resume)
+        if not (self.path / "federation.json").exists():
+            self.remember(None)
+            written(self.path / "federation.json", json.dumps({"name": secrets.token_hex(8)}) + "\n")
+        if resume:
+            self.tell(f"goes on with round {self.progress.round if self.progress else 0}")
+        return self
 
     def tell(self, line: str) -> None:
         """Write down what happened, and say it."""
@@ -110,39 +100,30 @@ class Folder:
             file.write(f"{strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
         print(f"pfed1bs: {line}", file=sys.stderr, flush=True)
 
-    def judged(self, server: Server, done: Round) -> Record:
+    def judged(self, ids: Tensor, scores: dict[str, Score], done: Round) -> Record:
         """The accuracies of those who are there."""
-        ids, scores = server.judge(done.progress)
-        if not scores:
+        line = super().judged(ids, scores, replace(done, sizes=self.server.roster.sizes))  # some may have come since
+        if not line:
             return {}
-        write_clients(self.path / "clients.csv", ids, server.roster.sizes[ids], scores)
-        record = scored(scores)
-        self.tell(f"round {done.number}: accuracy {record['accuracy']:.2f} at {len(ids)} clients")
-        return record | {"judged": len(ids)}
+        self.tell(f"round {done.number}: accuracy {line['accuracy']:.2f} at {len(ids)} clients")
+        return line | {"judged": len(ids)}
 
-    def write(self, record: Record, size: Size, done: Round) -> None:
-        """A round, on disk before the next one begins: first its line, then the state that makes it count."""
-        record |= {"protobuf_up_bytes": size.up, "protobuf_down_bytes": size.down, "protobuf_messages": size.messages}
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        self._save(done.progress)
-        counted = " ".join(map(str, done.cohort.ids.tolist()))
-        self.tell(f"round {done.number}: counted {counted}, {done.traffic.up} bytes up")
+    def append(self, record: Record, done: Round) -> None:
+        """Write down a round with what the link has carried for it."""
+        size, self.counted = self.server.link.size.since(self.counted), self.server.link.size
+        tier = {"protobuf_up_bytes": size.up, "protobuf_down_bytes": size.down, "protobuf_messages": size.messages}
+        self.remember(self.server.roster.pins)
+        super().append({**record, "answers": len(done.cohort.ids), **tier}, done)
+        self._closed = f"counted {' '.join(map(str, done.cohort.ids.tolist()))}, {done.traffic.up} bytes up"
 
-    def summarise(self, parameters: int) -> None:
+    def save(self, progress: Progress) -> None:
+        """Save the state that makes a round count, then say that it does."""
+        super().save(progress)
+        self.tell(f"round {progress.round - 1}: {self._closed}")
+
+    def summed(self, lines: list[Record], parameters: int) -> Options:
         """What all rounds came to, with the bytes as they are on each level."""
-        lines = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
-        summary = summarised(self.config, parameters, lines) | COMMAND | {"bytes": tiers(lines)}
-        (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-
-
-def locked(file: IO[str]) -> bool:
-    """Whether the file could be locked; the lock ends with the process at the latest."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return super().summed(lines, parameters) | {"bytes": tiers(lines)}
 
 
 def tiers(lines: list[Record]) -> Options:

@@ -17,9 +17,10 @@ from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, re
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
 from pfed1bs.simulate import Plan, Progress, Round, begin, conclude, joined, prepare
-from pfed1bs.wire import decode
+from pfed1bs.wire import Message, decode
 
 PAUSE = 1.0  # seconds between looks at who is connected
+ROOM = 2  # times its bytes that a message may take until the round ends, besides packed signs; others are decoded again
 AGAIN = 10  # looks after which nodes that did not introduce themselves well are asked once more
 
 
@@ -34,6 +35,7 @@ class Answer:
     up: bytes
     samples: int
     log: State
+    message: bytes | Message  # decoded, unless that takes much more room
 
 
 @dataclass
@@ -144,11 +146,13 @@ class Server:
         if not isinstance(up, bytes):
             raise ValueError(f"its message must be bytes, got {type(up).__name__}")
         if not (sampled and self.algorithm.up):
-            return Answer(b"", samples, self._log(content))
+            return Answer(b"", samples, self._log(content), b"")
         known = self.algorithm.known(now.server, "up", now.round)
-        if not decode(self.algorithm.up, up, kind="up", round=now.round, samples=samples, known=known, packed=True):
+        message = decode(self.algorithm.up, up, kind="up", round=now.round, samples=samples, known=known, packed=True)
+        if not message:
             raise ValueError("its message is empty")
-        return Answer(up, samples, self._log(content))
+        small = sum(field.nbytes for field in message.values() if field.dtype != torch.uint8) <= ROOM * len(up)
+        return Answer(up, samples, self._log(content), message if small else up)
 
     def _log(self, content: Content) -> State:
         """What a client says about its training, under names that cannot be taken for the server's own."""
@@ -164,9 +168,9 @@ class Server:
         part = plan.part(torch.tensor(sorted(answers)))
         sizes = torch.tensor([answers[client].samples for client in part.cohort.ids.tolist()])
         part = replace(part, cohort=replace(part.cohort, sizes=sizes))
-        sent = [answers[client].up for client in part.cohort.ids.tolist()] if self.algorithm.up else []
-        known = self.algorithm.known(now.server, "up", now.round)
-        after, shared = conclude(self.algorithm, now, part, sent)
+        heard = [answers[client] for client in part.cohort.ids.tolist()] if self.algorithm.up else []
+        sent = [answer.up for answer in heard]
+        after, shared = conclude(self.algorithm, now, part, [answer.message for answer in heard])
         news = [items for one in asked for items in one.news]
         active = [one.active for one in asked]
         everyone = Cohort(
@@ -178,7 +182,7 @@ class Server:
         common = {*logs[0]}.intersection(*logs)
         log = joined([{name: one[name] for name in sorted(common)} for one in logs])
         bill = traffic(self.algorithm, news, sent, everyone)
-        return Round(now.round, part.cohort, bill, sent, {**log, **shared}, seconds, after, known)
+        return Round(now.round, part.cohort, bill, sent, {**log, **shared}, seconds, after, self.roster.sizes)
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
         """The connected clients, and how good their models are on their own test samples."""
