@@ -23,6 +23,7 @@ from pfed1bs.extras import need
 from pfed1bs.models import build
 from pfed1bs.simulate import Progress, Round, simulate
 from pfed1bs.task import Task
+from pfed1bs.trust import Trust
 
 MIB = 2**20
 FREE = (
@@ -71,10 +72,11 @@ class Run:
         config, last = self.config, progress
         saved = -1 if progress is None else progress.round
         size = {"steps": config.steps, "batch": config.batch, "seed": config.seed, "chunk": config.chunk}
+        trust = Trust(config.max_weight, config.max_norm)
         options = {"rounds": config.rounds, "sampled": config.sampled, "device": config.device, "resume": progress}
         with (self.folder / "metrics.jsonl").open("a") as metrics:
             try:
-                for done in simulate(self.algorithm, self.data, **size, **options):  # type: ignore[arg-type]
+                for done in simulate(self.algorithm, self.data, **size, **options, trust=trust):  # type: ignore[arg-type]
                     final = done.number == config.rounds - 1
                     record = recorded(done)
                     if final or (done.number + 1) % config.evaluate_every == 0:
