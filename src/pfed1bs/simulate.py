@@ -223,7 +223,7 @@ def joined(parts: list[State]) -> State:
 def check(clients: State, log: State, cohort: Cohort) -> None:
     """Stop when a client's weights, anything else that it keeps, or its loss are not finite."""
     good = torch.ones(len(cohort.ids), dtype=torch.bool)
-    kept = [value.flatten(1).sum(1) for value in clients.values() if value.is_floating_point()]
+    kept = [value.reshape(len(value), -1).sum(1) for value in clients.values() if value.is_floating_point()]
     for value in [*kept, *([log["loss"]] if "loss" in log else [])]:
         good &= torch.isfinite(value).cpu()
     if not bool(good.all()):
