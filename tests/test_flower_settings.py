@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +66,8 @@ def test_the_app_lists_every_option_of_every_method_and_reads_back_as_it_was_wri
     listed = {key.removeprefix("algorithm.") for key in values if key.startswith("algorithm.")}
     assert {option.name for option in fields(algorithm_class(name))} - {*SHARED} <= listed
     again, _ = read(values)
-    assert again == config
+    assert again == replace(config, max_weight=10.0, max_norm=10.0), "clients of a real federation are believed less"
+    assert read(flat(tables(replace(config, max_weight=3.0))))[0].max_weight == 3.0
 
 
 def test_init_writes_a_folder_of_one_file_and_keeps_what_is_there(tmp_path, capsys):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pfed1bs.simulate import Schedule, simulate
     from pfed1bs.sketch import Sketch, gaussian, srht
     from pfed1bs.task import Task
+    from pfed1bs.trust import Trust
     from pfed1bs.votes import pack, sign, unpack, vote
     from pfed1bs.wire import Codec, Layout, Message, Refused, decode, encode
 
@@ -35,6 +36,7 @@ __all__ = [
     "Sketch",
     "State",
     "Task",
+    "Trust",
     "build",
     "decode",
     "encode",
@@ -64,6 +66,7 @@ HOMES = {  # where each public name lives; loaded at first use, so that `pfed1bs
     "simulate": ("Schedule", "simulate"),
     "sketch": ("Sketch", "gaussian", "srht"),
     "task": ("Task",),
+    "trust": ("Trust",),
     "votes": ("pack", "sign", "unpack", "vote"),
     "wire": ("Codec", "Layout", "Message", "Refused", "decode", "encode"),
 }

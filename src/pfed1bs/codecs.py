@@ -1,7 +1,7 @@
 """The lossless codecs of message fields."""
 
-from dataclasses import dataclass
-from math import gcd, prod
+from dataclasses import dataclass, field
+from math import gcd, inf, prod
 
 import numpy as np
 import torch
@@ -17,9 +17,13 @@ __all__ = ["Entropy", "Floats", "Levels", "Signs", "Sparse"]
 
 @dataclass(frozen=True)
 class Floats:
-    """Finite float32 values, little-endian, the last axis fastest; `Floats()` is one number."""
+    """Finite float32 values, little-endian, the last axis fastest; `Floats()` is one number.
+
+    `least` is a rule for what may be said, 0 for scales and norms; the bytes do not depend on it.
+    """
 
     shape: tuple[int, ...] = ()
+    least: float = field(default=-inf, repr=False)  # the fingerprint of a layout is made of the representation
 
     def __post_init__(self) -> None:
         if prod(self.shape) < 1:
@@ -37,6 +41,7 @@ class Floats:
         values = x.detach().cpu().numpy()
         if not np.isfinite(values).all():
             raise ValueError("values must be finite, got NaN or infinity; lower the learning rate or check the data")
+        self._check(values)
         return values.astype("<f4", copy=False).tobytes()
 
     def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
@@ -46,7 +51,12 @@ class Floats:
         values = np.frombuffer(data, "<f4").astype(np.float32)
         if not np.isfinite(values).all():
             raise ValueError("values must be finite, got NaN or infinity")
+        self._check(values)
         return torch.from_numpy(values).reshape(self.shape)
+
+    def _check(self, values: NDArray[np.float32]) -> None:
+        if self.least > -inf and values.min() < self.least:
+            raise ValueError(f"values must be at least {self.least:g}, got {values.min():g}: it is a scale or a norm")
 
 
 @dataclass(frozen=True)

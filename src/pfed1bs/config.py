@@ -81,6 +81,8 @@ class Config:
     out: str | None = None  # run folder
     evaluate_every: int = 10  # rounds
     checkpoint_every: int = 10  # rounds; 0: only when interrupted
+    max_weight: float | None = None  # most samples that count for a client, in medians of its round; any if not given
+    max_norm: float | None = None  # longest field of real numbers a client may send, in medians of its round
     potential: bool = False  # log the potential Psi at evaluations (pfed1bs)
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -263,6 +265,9 @@ def _valid(config: Config) -> None:
         value = getattr(config, key)
         if value is not None and value < 1:
             raise UserError(f"{key} must be at least 1, got {value}", f"leave {key} out to use all")
+    for key in ("max_weight", "max_norm"):
+        if (bound := getattr(config, key)) is not None and not bound >= 1:
+            raise UserError(f"{key} must be at least 1, the median itself, got {bound}", f"try --{key} 10")
     if config.sampled is not None and config.sampled > config.clients:
         raise UserError(
             f"sampled = {config.sampled} is more than clients = {config.clients}",

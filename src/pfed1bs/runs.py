@@ -21,6 +21,7 @@ from pfed1bs.recording import due, record, terminable
 from pfed1bs.runfolder import Record, RunFolder
 from pfed1bs.simulate import Progress, Round, Schedule, simulate
 from pfed1bs.task import Task
+from pfed1bs.trust import Trust
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ class Simulator:
     def rounds(self, resume: Progress | None) -> Iterator[Round]:
         """The rounds after this progress, those that are judged with diagnostics."""
         config = self.config
-        for done in simulate(self.algorithm, self.data, self.schedule, device=config.device, resume=resume):
+        trust = Trust(config.max_weight, config.max_norm)
+        rounds = simulate(self.algorithm, self.data, self.schedule, device=config.device, resume=resume, trust=trust)
+        for done in rounds:
             judged = due(done.number, config.evaluate_every, config.rounds)
             yield replace(done, notes=self._noted(done)) if judged else done
 

@@ -26,6 +26,7 @@ from pfed1bs.exchange import (
     watched,
 )
 from pfed1bs.rng import stream
+from pfed1bs.trust import ALL, Trust, finite
 from pfed1bs.wire import Message
 from pfed1bs.workers import spread
 
@@ -119,7 +120,11 @@ class Turn:
 
 
 class Diverged(RuntimeError):
-    """Weights or losses that are no longer finite."""
+    """Weights, losses or a shared state that are no longer finite, and the clients that made them so."""
+
+    def __init__(self, message: str, clients: list[int]) -> None:
+        super().__init__(message)
+        self.clients = clients
 
 
 def simulate(
@@ -129,12 +134,13 @@ def simulate(
     *,
     device: str | torch.device = "auto",
     resume: Progress | None = None,
+    trust: Trust = ALL,
     **fields: int | None,
 ) -> Iterator[Round]:
     """Run the rounds one by one; the caller prints, evaluates, saves and stops.
 
     `fields` are those of a Schedule, in place of one or instead of its own. `resume` continues after the last round of
-    an earlier run, bit for bit.
+    an earlier run, bit for bit. `trust` bounds what clients may claim.
     """
     size, device = scheduled(schedule, fields), choose(device)
     data = data.to(device)
@@ -149,7 +155,7 @@ def simulate(
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
         sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
-        after, shared = conclude(algorithm, now, plan, sent)
+        after, shared = conclude(algorithm, now, plan, sent, trust)
         now = replace(after, clients=state)
         log = {**moved(joined([part.log for part in done]), CPU), **shared}
         bill = traffic(algorithm, plan.news, sent, plan.active)
@@ -169,17 +175,35 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
 
 
 def conclude(
-    algorithm: Algorithm, now: Progress, plan: Plan, uplinks: Sequence[bytes | Message]
+    algorithm: Algorithm, now: Progress, plan: Plan, uplinks: Sequence[bytes | Message], trust: Trust = ALL
 ) -> tuple[Progress, State]:
-    """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were."""
-    known = algorithm.known(now.server, "up", now.round)
-    found: list[State] = []
-    answers = watched(algorithm, now.server, listen(algorithm, uplinks, plan.cohort, known), found)
-    server, log = split_log(algorithm.aggregate(now.server, answers, plan.cohort))
-    rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
-    log |= split_log(joined(rows))[1] if rows else {}
+    """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were.
+
+    Diverged, if that would not be finite: it names the clients whose message alone is enough for it.
+    """
+    server, log = answered(algorithm, now, plan.cohort, uplinks, trust)
+    if not finite(server):
+        alone = [(plan.cohort.rows(slice(i, i + 1)), [data]) for i, data in enumerate(uplinks)]
+        bad = [int(one.ids) for one, data in alone if not finite(answered(algorithm, now, one, data, ALL)[0])]
+        who = f"the message of client {', '.join(map(str, bad))} makes" if bad else "its messages together make"
+        hint = "try a smaller algorithm.lr, or look at that client's data"
+        raise Diverged(f"round {now.round}: {who} the shared state NaN or infinite; {hint}", bad)
     seen = now.seen.index_fill(0, plan.active.ids, now.round)
     return Progress(now.round + 1, server, now.clients, seen, remember(algorithm, now.history, plan.news, seen)), log
+
+
+def answered(
+    algorithm: Algorithm, now: Progress, cohort: Cohort, uplinks: Sequence[bytes | Message], trust: Trust
+) -> tuple[State, State]:
+    """The server's state after the messages of a cohort, and its log with what `diagnose` found in each."""
+    known = algorithm.known(now.server, "up", now.round)
+    answers, cut = trust.heard(algorithm.up, lambda: listen(algorithm, uplinks, cohort, known))
+    weighed, less = trust.weighed(cohort)
+    found: list[State] = []
+    heard = watched(algorithm, now.server, answers, found)
+    server, log = split_log(algorithm.aggregate(now.server, heard, weighed))
+    rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
+    return server, {**log, **(split_log(joined(rows))[1] if rows else {}), **cut, **less}
 
 
 def share(clients: int, chunk: int | None, device: torch.device) -> int:
@@ -227,13 +251,15 @@ def joined(parts: list[State]) -> State:
 
 
 def check(clients: State, log: State, cohort: Cohort) -> None:
-    """Stop when a client's weights or loss are not finite."""
+    """Stop when a client's weights, anything else that it keeps, or its loss are not finite."""
     good = torch.ones(len(cohort.ids), dtype=torch.bool)
-    for value in [clients["w"].sum(1), *([log["loss"]] if "loss" in log else [])]:
+    kept = [value.reshape(len(value), -1).sum(1) for value in clients.values() if value.is_floating_point()]
+    for value in [*kept, *([log["loss"]] if "loss" in log else [])]:
         good &= torch.isfinite(value).cpu()
     if not bool(good.all()):
         bad = cohort.ids[~good].tolist()
         raise Diverged(
             f"round {cohort.round}: the weights or the loss of client {', '.join(map(str, bad))} became NaN or infinite"
-            "; try a smaller algorithm.lr, or look at that client's data"
+            "; try a smaller algorithm.lr, or look at that client's data",
+            bad,
         )

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -44,7 +45,8 @@ class Averaging(Shared):
 
     def _extra(self) -> Layout:
         shapes = self.task.buffers(1)
-        return {name: Floats(tuple(shapes[name].shape[1:])) for name in self.statistics}
+        least = {name: 0 if name.endswith("running_var") else -inf for name in self.statistics}
+        return {name: Floats(tuple(shapes[name].shape[1:]), least[name]) for name in self.statistics}
 
     def init(self, clients: int) -> tuple[State, State]:
         """The first weights, at both sides from the seed."""

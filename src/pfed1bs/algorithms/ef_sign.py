@@ -36,7 +36,8 @@ class EFSign(Replica):
     @property
     def down(self) -> Layout:
         """Signs and scale of the mean."""
-        return {"signs": Signs(self.task.n), "scale": Floats((len(self.sizes),) if self.scales == "tensor" else ())}
+        shape = (len(self.sizes),) if self.scales == "tensor" else ()
+        return {"signs": Signs(self.task.n), "scale": Floats(shape, least=0)}
 
     @property
     def up(self) -> Layout:

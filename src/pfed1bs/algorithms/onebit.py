@@ -80,7 +80,7 @@ def bits(sizes: tuple[int, ...], ratio: float) -> tuple[int, ...]:
 def unbiased(a: Tensor) -> Tensor:
     """|a|_2^2 / |a|_1 of every row (..., m), 0 for a row of zeros: the scale of signs that keeps the mean right."""
     size = a.abs().sum(-1)
-    return torch.where(size > 0, a.square().sum(-1) / size, torch.zeros_like(size))
+    return torch.where(size == 0, size, a.square().sum(-1) / size)  # NaN stays NaN
 
 
 def layers(task: Task) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from pfed1bs.algorithms.onebit import Code, bits, code, layers
 from pfed1bs.algorithms.trial import ALONE, FT, Trial, empty, verdict
 from pfed1bs.codecs import Floats, Signs
 from pfed1bs.task import Task
+from pfed1bs.trust import clamped
 from pfed1bs.votes import sign, unpack
 from pfed1bs.wire import Layout, Message
 
@@ -70,7 +71,7 @@ class PFed1BSDelta(Algorithm):
     def down(self) -> Layout:
         """Signs and scale of the mean update in the sketch."""
         shape = () if self.scales == "one" else (len(self.sizes),)
-        return {"signs": Signs(self.m), "scale": Floats(shape)}
+        return {"signs": Signs(self.m), "scale": Floats(shape, least=0)}
 
     @property
     def up(self) -> Layout:
@@ -158,9 +159,10 @@ class PFed1BSDelta(Algorithm):
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """One bit per coordinate of the weighted mean, summed in float64 by ascending id, and the step it means."""
         code, m = self.code(cohort.round), self.m
-        total = torch.zeros(m, dtype=torch.float64)
-        for share, message in zip(cohort.weights, received, strict=True):
-            total += share * code.scaled(unpack(message["signs"], m).double(), message["scale"].double())
+        total, messages = torch.zeros(m, dtype=torch.float64), list(received)  # packed, until all scales are known
+        scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
+        for share, message, s in zip(cohort.weights, messages, scales.double(), strict=True):
+            total += share * code.scaled(unpack(message["signs"], m).double(), s)
         q, change, memory = total.float(), None, State()
         if self.feedback:
             change = code.lift(q) + server["error"]
@@ -171,7 +173,7 @@ class PFed1BSDelta(Algorithm):
             memory = {"error": change - self.heard(signs, scale, cohort.round)}
         shift = self.heard(signs, size * scale, cohort.round)
         fields = {"signs": Signs(m).pack(signs), "scale": size * scale}
-        logged = {"log/shift": shift.norm(), "log/step": torch.tensor(size)}
+        logged = {"log/shift": shift.norm(), "log/step": torch.tensor(size), "log/clamped": cut}
         return {"theta": server["theta"] + shift, **fields, **memory, **logged}
 
     def size(self, cohort: Cohort) -> float:

@@ -33,7 +33,7 @@ class Binary:
     @property
     def layout(self) -> Layout:
         """Signs, one magnitude per tensor, and the plain values of a model that has such."""
-        fields: Layout = {"signs": Signs(_total(self.weights)), "scales": Floats((len(self.weights),))}
+        fields: Layout = {"signs": Signs(_total(self.weights)), "scales": Floats((len(self.weights),), least=0)}
         return {**fields, "plain": Floats((_total(self.plain),))} if self.plain else fields
 
     def compress(self, update: Tensor, cohort: Cohort) -> Message:

@@ -62,7 +62,7 @@ class Eden:
         codes: dict[str, Codec] = {
             name: Levels((count,), 1 << width) for width, (name, count) in counts.items() if width and count
         }
-        return {**codes, "scale": Floats()}
+        return {**codes, "scale": Floats(least=0)}
 
     def compress(self, update: Tensor, cohort: Cohort) -> Message:
         """Each client with its own rotation."""

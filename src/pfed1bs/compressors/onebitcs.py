@@ -36,7 +36,7 @@ class OneBitCS:
     @property
     def layout(self) -> Layout:
         """One bit per measurement, and the norm."""
-        return {"signs": Signs(self.m), **({"norm": Floats()} if self.norm else {})}
+        return {"signs": Signs(self.m), **({"norm": Floats(least=0)} if self.norm else {})}
 
     def compress(self, update: Tensor, cohort: Cohort) -> Message:
         """Signs of the sketch of what each client keeps."""

@@ -36,7 +36,7 @@ class QSGD:
     @property
     def layout(self) -> Layout:
         """Levels with their signs, -s .. s as 0 .. 2s, and the norms."""
-        return {"levels": Levels((self.n,), 2 * self.levels + 1), "norms": Floats((self.buckets,))}
+        return {"levels": Levels((self.n,), 2 * self.levels + 1), "norms": Floats((self.buckets,), least=0)}
 
     def compress(self, update: Tensor, cohort: Cohort) -> Message:
         """Random rounding, each client with its own draws."""

@@ -16,7 +16,8 @@ from pfed1bs.flower.judging import needed
 from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
-from pfed1bs.simulate import Plan, Progress, Round, begin, conclude, joined, prepare
+from pfed1bs.simulate import Diverged, Plan, Progress, Round, begin, conclude, joined, prepare
+from pfed1bs.trust import Trust
 from pfed1bs.wire import Message, decode
 
 PAUSE = 1.0  # seconds between looks at who is connected
@@ -73,12 +74,21 @@ class Server:
             plan = prepare(self.algorithm, now, self.roster.sizes, self.config.seed, self.config.sampled)
             asked.append(plan.part(torch.tensor(sorted(here - {*answers}), dtype=torch.int64)))
             answers |= self._answers(now, asked[-1])
-            counted = [client for client in plan.cohort.ids.tolist() if client in answers]
-            if len(counted) >= self.rules.min_clients:
-                return self._counted(now, plan, answers, asked, perf_counter() - began)
-            few = f"round {now.round}: {len(counted)} valid answers, {self.rules.min_clients} are needed"
+            while (counted := len({*plan.cohort.ids.tolist()} & {*answers})) >= self.rules.min_clients:
+                try:
+                    return self._counted(now, plan, answers, asked, perf_counter() - began)
+                except Diverged as error:
+                    self._undo(now, answers, error)
+            few = f"round {now.round}: {counted} valid answers, {self.rules.min_clients} are needed"
             self.tell(f"{few}; attempt {attempt} of {self.rules.attempts}")
         raise Stopped(f"{few}, after {self.rules.attempts} attempts; the run can go on with resume=true")
+
+    def _undo(self, now: Progress, answers: dict[int, Answer], error: Diverged) -> None:
+        """Leave out those who would spoil the shared state, all if it cannot be said who; the round left no trace."""
+        reason = "its message makes" if error.clients else "the messages together make"
+        for client in error.clients or [*answers]:
+            self.tell(f"round {now.round}: client {client} is not counted: {reason} the shared state NaN or infinite")
+            del answers[client]
 
     def _present(self, wanted: int) -> set[int]:
         """The clients that are connected; waits a while if there are fewer than wanted."""
@@ -170,7 +180,8 @@ class Server:
         part = replace(part, cohort=replace(part.cohort, sizes=sizes))
         heard = [answers[client] for client in part.cohort.ids.tolist()] if self.algorithm.up else []
         sent = [answer.up for answer in heard]
-        after, shared = conclude(self.algorithm, now, part, [answer.message for answer in heard])
+        trust = Trust(self.config.max_weight, self.config.max_norm)
+        after, shared = conclude(self.algorithm, now, part, [answer.message for answer in heard], trust)
         news = [items for one in asked for items in one.news]
         active = [one.active for one in asked]
         everyone = Cohort(

@@ -9,6 +9,7 @@ from pfed1bs.config import TABLES, Config, DataConfig, ModelConfig, UserError, l
 
 Values = Mapping[str, bool | int | float | str]
 LEFT_OUT = ("chunk", "checkpoint_every", "potential", *TABLES, "algorithm", "options")  # they mean nothing here
+BELIEVED = {"max_weight": 10.0, "max_norm": 10.0}  # where clients are not the server's own
 SHAPES = {  # of one sample, and classes: the server has no data to look at
     "digits": ((1, 8, 8), 10),
     "mnist": ((1, 28, 28), 10),
@@ -98,6 +99,7 @@ def tables(config: Config) -> dict[str, object]:
     Flower lets a user override only keys that are listed, so all options of all methods are.
     """
     plain = {item.name: getattr(config, item.name) for item in fields(Config) if item.name not in LEFT_OUT}
+    plain |= {key: bound for key, bound in BELIEVED.items() if plain[key] is None}
     rules = {item.name: item.default for item in fields(Rules)}
     options = sorted({option.name for name in REGISTRY for option in fields(algorithm_class(name))} - {*SHARED})  # type: ignore[arg-type]
     own = algorithm_class(config.method)
