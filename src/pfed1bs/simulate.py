@@ -13,9 +13,7 @@ from pfed1bs.data import Federation
 from pfed1bs.exchange import News, Traffic, hear, listen, moved, pieces, remember, replaced, rows, say, tell, traffic
 from pfed1bs.rng import stream
 from pfed1bs.wire import Message
-from pfed1bs.workers import spread
-
-CPU = torch.device("cpu")
+from pfed1bs.workers import CPU, alone, spread
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def simulate(
         began = perf_counter()
         plan = prepare(algorithm, now, data.sizes, seed, sampled)
         turn = Turn(algorithm, data, now.clients, plan.news, plan.active, steps, batch)
-        done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), chunk, device)))
+        done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), chunk, device)), device)
         ids = torch.cat([part.ids for part in done])
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
@@ -138,14 +136,16 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
     """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients."""
     cohort = draw(seed, now.round, sizes, now.seen, sampled)
     active = cohort if algorithm.trains == "sampled" else everyone(cohort, sizes, now.seen)
-    return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
+    with alone(where(now)):
+        return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
 
 
 def conclude(algorithm: Algorithm, now: Progress, plan: Plan, uplinks: list[bytes]) -> tuple[Progress, State]:
     """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were."""
     known = algorithm.known(now.server, "up", now.round)
     answers = listen(algorithm, uplinks, plan.cohort, known)
-    server, log = split_log(algorithm.aggregate(now.server, answers, plan.cohort))
+    with alone(where(now)):
+        server, log = split_log(algorithm.aggregate(now.server, answers, plan.cohort))
     seen = now.seen.index_fill(0, plan.active.ids, now.round)
     return Progress(now.round + 1, server, now.clients, seen, remember(algorithm, now.history, plan.news, seen)), log
 
@@ -154,6 +154,11 @@ def share(clients: int, chunk: int | None, device: torch.device) -> int:
     """How many clients are computed in one piece: all of a chunk, on the CPU divided among the threads."""
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     return max(1, -(-min(clients, chunk or clients) // threads))
+
+
+def where(now: Progress) -> torch.device:
+    """The device on which clients are computed; a server that has none at hand computes on the CPU."""
+    return next((value.device for value in now.clients.values()), CPU)
 
 
 def choose(device: str | torch.device) -> torch.device:
@@ -165,7 +170,8 @@ def choose(device: str | torch.device) -> torch.device:
 
 def begin(algorithm: Algorithm, clients: int) -> Progress:
     """Before round 0."""
-    server, states = algorithm.init(clients)
+    with alone():
+        server, states = algorithm.init(clients)
     return Progress(0, server, states, torch.full((clients,), -1))
 
 

@@ -19,6 +19,7 @@ from pfed1bs.flower.states import Shelf
 from pfed1bs.runs import federation, identity, method
 from pfed1bs.simulate import Turn, choose
 from pfed1bs.wire import KINDS, read_header
+from pfed1bs.workers import alone
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class Client:
             )
         state = states[base] if base >= 0 else self.first
         state = moved(state, choose(self.config.device))
-        return {**own, **(self.train if question == "train" else self.judge)(content, shelf, base, round, state)}
+        work = self.train if question == "train" else self.judge
+        with alone(choose(self.config.device)):
+            return {**own, **work(content, shelf, base, round, state)}
 
     @property
     def samples(self) -> int:
