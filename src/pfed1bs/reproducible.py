@@ -1,8 +1,8 @@
 """Which bits are promised here: MKL is asked for its reproducible mode, and what holds is said by name.
 
-Left alone, MKL chooses its code by alignment and strides of the operands. On some processors the choice changes bits, so
-that a client would get other weights as a row of a stack than alone. In its reproducible mode (MKL_CBWR) it does not.
-Nothing here imports torch by being imported.
+Left alone, MKL chooses its code by the alignment of its operands. On some processors the choice changes bits, so that a
+client would get other weights as a row of a stack than alone. In its reproducible mode (MKL_CBWR) it does not.
+Nothing here loads torch by being imported.
 """
 
 import ctypes
