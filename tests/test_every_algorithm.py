@@ -18,6 +18,7 @@ from pfed1bs.exchange import rows
 from pfed1bs.models import build
 from pfed1bs.simulate import Progress, begin, simulate
 from pfed1bs.task import Task
+from promise import assert_messages, assert_same
 
 CLIENTS = 6
 every = pytest.mark.parametrize("name", REGISTRY)
@@ -40,12 +41,6 @@ def run(name: str, rounds: int = 3, sampled: int | None = 4, chunk: int | None =
             method(name), federation(), rounds=rounds, sampled=sampled, steps=2, batch=8, chunk=chunk, resume=resume
         )
     )
-
-
-def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    assert set(a) == set(b)
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
 
 
 @every
@@ -81,7 +76,7 @@ def on_threads(count: int, *arguments, **options):
 def test_a_client_alone_equals_itself_in_the_stack_on_any_number_of_threads(name):
     whole = on_threads(1, name)
     for other in (on_threads(1, name, chunk=1), on_threads(2, name)):
-        assert [done.uplinks for done in other] == [done.uplinks for done in whole]
+        assert_messages(other, whole)  # MKL's reproducible mode makes this true on every processor (test_same_bits.py)
         assert_same(other[-1].progress.clients, whole[-1].progress.clients)
 
 

@@ -1,12 +1,12 @@
 """A federation over a network gives the simulator's bits, for every method, with clients that come and go."""
 
 import pytest
-import torch
 
 from flower_desk import Desk
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.evaluate import evaluate
 from pfed1bs.simulate import simulate
+from promise import PROMISED, assert_messages, assert_same
 
 RUN = {
     "rounds": 3,
@@ -24,12 +24,6 @@ def simulated(desk, **options):
     size = {"steps": config.steps, "batch": config.batch, "seed": config.seed}
     algorithm = desk.server().algorithm
     return list(simulate(algorithm, desk.data, rounds=config.rounds, sampled=config.sampled, **size, **options))
-
-
-def assert_same(ours, theirs):
-    assert set(ours) == set(theirs)
-    for name in theirs:
-        assert torch.equal(ours[name], theirs[name]), name
 
 
 def assert_clients(desk, ours, theirs):
@@ -56,8 +50,11 @@ def test_a_network_gives_the_bits_of_the_simulator(options, tmp_path, threads):
     desk = Desk({**RUN, **options}, tmp_path)
     server = desk.server()
     ours, theirs = list(server.rounds()), simulated(desk)
-    assert [done.uplinks for done in ours] == [done.uplinks for done in theirs]
-    assert [done.traffic for done in ours] == [done.traffic for done in theirs]
+    assert_messages(
+        ours, theirs
+    )  # a client alone has the bits that it has in the simulator's stack (test_same_bits.py)
+    if PROMISED:
+        assert [done.traffic for done in ours] == [done.traffic for done in theirs]
     for mine, reference in zip(ours, theirs, strict=True):
         assert_same(mine.log, reference.log)
     assert_same(ours[-1].progress.server, theirs[-1].progress.server)
@@ -66,5 +63,4 @@ def test_a_network_gives_the_bits_of_the_simulator(options, tmp_path, threads):
     expected = evaluate(server.algorithm, desk.data, theirs[-1].progress, steps=2, batch=8)
     assert ids.tolist() == [0, 1, 2, 3, 4] and set(scores) == set(expected)
     for kind, score in scores.items():
-        assert torch.equal(score.correct, expected[kind].correct), kind
-        torch.testing.assert_close(score.loss, expected[kind].loss, rtol=1e-5, atol=0)  # sums over other paddings
+        assert_same(vars(score), vars(expected[kind]))

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from pfed1bs.workers import spread
+from pfed1bs.workers import alone, spread
 
 
 def test_results_come_in_the_order_of_the_items(threads):
@@ -20,9 +20,26 @@ def test_every_thread_computes_alone_and_the_number_of_threads_comes_back(thread
     assert torch.get_num_threads() == 2
 
 
-def test_one_piece_has_all_threads(threads):
+def test_one_piece_computes_alone_too_where_it_was_asked_for(threads):
     threads(2)
-    assert spread(lambda _: (torch.get_num_threads(), threading.get_ident()), [0]) == [(2, threading.get_ident())]
+    assert spread(lambda _: (torch.get_num_threads(), threading.get_ident()), [0]) == [(1, threading.get_ident())]
+    assert torch.get_num_threads() == 2
+
+
+def test_pieces_for_another_device_wait_for_each_other_and_leave_the_threads_as_they_are(threads):
+    threads(2)
+    told = spread(lambda _: (torch.get_num_threads(), threading.get_ident()), range(3), torch.device("cuda"))
+    assert told == [(2, threading.get_ident())] * 3
+    with alone(torch.device("cuda")):
+        assert torch.get_num_threads() == 2
+
+
+def test_the_number_of_threads_comes_back_after_an_error(threads):
+    threads(2)
+    with pytest.raises(ValueError, match="no such client"), alone():
+        assert torch.get_num_threads() == 1
+        raise ValueError("no such client")
+    assert torch.get_num_threads() == 2
 
 
 def test_two_pieces_run_at_the_same_time_on_threads_that_stay(threads):

@@ -5,6 +5,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from pfed1bs.reproducible import enable
+
 if TYPE_CHECKING:
     from pfed1bs.algorithm import Algorithm, Batches, Cohort, State
     from pfed1bs.algorithms import make
@@ -92,3 +94,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+enable()

@@ -11,11 +11,12 @@ from torch.nn import functional as F
 from pfed1bs.algorithm import Algorithm, State, buffers_of
 from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.data import Federation
-from pfed1bs.exchange import rows
-from pfed1bs.simulate import Progress
+from pfed1bs.exchange import pieces, rows
+from pfed1bs.simulate import Progress, share
 from pfed1bs.sketch import Sketch
 from pfed1bs.votes import sign, unpack
 from pfed1bs.wire import Layout
+from pfed1bs.workers import spread
 
 BLOCK = 1 << 16  # bytes of packed signs that are unpacked at once
 
@@ -60,8 +61,8 @@ def objectives(
     device = clients["w"].device
     data, v = replace(data, test=data.train).to(device), v.to(device)
     masked = algorithm.v0 != "zero_literal"
-    parts = []
-    for ids in torch.split(torch.arange(data.clients), chunk or data.clients):
+
+    def objective(ids: Tensor) -> Tensor:
         some = rows(clients, ids.to(device))
         w, total = some["w"], torch.zeros(len(ids), dtype=torch.float64, device=device)
         for x, y, mask in data.tests(ids, size):
@@ -70,8 +71,9 @@ def objectives(
             total += (entropy * mask).sum(1)
         risk = total / data.sizes[ids].to(device)
         misfit = penalty(algorithm.sketch, w, v, algorithm.gamma, masked)
-        parts.append(risk + algorithm.lam * misfit + algorithm.mu / 2 * w.double().square().sum(1))
-    return torch.cat(parts).cpu()
+        return risk + algorithm.lam * misfit + algorithm.mu / 2 * w.double().square().sum(1)
+
+    return torch.cat(spread(objective, pieces(data.clients, share(data.clients, chunk, device)), device)).cpu()
 
 
 def potential(

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from pfed1bs.hadamard import kernel
+from pfed1bs.reproducible import guarantee
 from pfed1bs.simulate import choose
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"  # in a checkout; there is none beside an installed package
@@ -28,6 +29,7 @@ def environment(device: str = "auto") -> dict[str, object]:
         "device": torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else processor(),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count() or 1,
+        "bits": str(guarantee(chosen.type)),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": version("numpy"),

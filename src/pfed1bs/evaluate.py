@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from pfed1bs.algorithm import Algorithm, Cohort, State, buffers_of
 from pfed1bs.data import Federation
 from pfed1bs.exchange import moved, pieces, rows
-from pfed1bs.simulate import Progress, Schedule, scheduled
+from pfed1bs.simulate import Progress, Schedule, scheduled, share, where
+from pfed1bs.workers import spread
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,17 @@ def evaluate(
     Fine-tuning before judging uses the clients' training samples only, as many steps as a round has. `fields` are those
     of a Schedule, in place of one or instead of its own.
     """
-    size = scheduled(schedule, fields)
-    device = next(iter(progress.clients.values())).device
+    size, device = scheduled(schedule, fields), where(progress)
     data, server = data.to(device), moved(progress.server, device)
-    parts: dict[str, list[Score]] = {}
-    for ids in pieces(data.clients, size.chunk):
+
+    def judge(ids: Tensor) -> dict[str, Score]:
         cohort = Cohort(size.seed, progress.round, ids, data.sizes[ids], progress.seen[ids])
         batches = data.batches(ids, progress.round, size.seed, size.steps, size.batch)
-        for name, model in algorithm.personal(server, rows(progress.clients, ids), cohort, batches).items():
-            parts.setdefault(name, []).append(score(algorithm, data, model, ids))
-    return {name: _joined(scores) for name, scores in parts.items()}
+        models = algorithm.personal(server, rows(progress.clients, ids), cohort, batches)
+        return {name: score(algorithm, data, model, ids) for name, model in models.items()}
+
+    parts = spread(judge, pieces(data.clients, share(data.clients, size.chunk, device)), device)
+    return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 
 def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> Score:

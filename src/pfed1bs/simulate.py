@@ -28,9 +28,7 @@ from pfed1bs.exchange import (
 from pfed1bs.rng import stream
 from pfed1bs.trust import ALL, Trust, finite
 from pfed1bs.wire import Message
-from pfed1bs.workers import spread
-
-CPU = torch.device("cpu")
+from pfed1bs.workers import CPU, alone, spread
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def simulate(
         began = perf_counter()
         plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
         turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch)
-        done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), size.chunk, device)))
+        done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), size.chunk, device)), device)
         ids = torch.cat([part.ids for part in done])
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
@@ -171,7 +169,8 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
     """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients."""
     cohort = draw(seed, now.round, sizes, now.seen, sampled)
     active = cohort if algorithm.trains == "sampled" else everyone(cohort, sizes, now.seen)
-    return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
+    with alone(where(now)):
+        return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
 
 
 def conclude(
@@ -183,8 +182,8 @@ def conclude(
     """
     server, log = answered(algorithm, now, plan.cohort, uplinks, trust)
     if not finite(server):
-        alone = [(plan.cohort.rows(slice(i, i + 1)), [data]) for i, data in enumerate(uplinks)]
-        bad = [int(one.ids) for one, data in alone if not finite(answered(algorithm, now, one, data, ALL)[0])]
+        single = [(plan.cohort.rows(slice(i, i + 1)), [data]) for i, data in enumerate(uplinks)]
+        bad = [int(one.ids) for one, data in single if not finite(answered(algorithm, now, one, data, ALL)[0])]
         who = f"the message of client {', '.join(map(str, bad))} makes" if bad else "its messages together make"
         hint = "try a smaller algorithm.lr, or look at that client's data"
         raise Diverged(f"round {now.round}: {who} the shared state NaN or infinite; {hint}", bad)
@@ -201,7 +200,8 @@ def answered(
     weighed, less = trust.weighed(cohort)
     found: list[State] = []
     heard = watched(algorithm, now.server, answers, found)
-    server, log = split_log(algorithm.aggregate(now.server, heard, weighed))
+    with alone(where(now)):
+        server, log = split_log(algorithm.aggregate(now.server, heard, weighed))
     rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
     return server, {**log, **(split_log(joined(rows))[1] if rows else {}), **cut, **less}
 
@@ -210,6 +210,11 @@ def share(clients: int, chunk: int | None, device: torch.device) -> int:
     """How many clients are computed in one piece: all of a chunk, on the CPU divided among the threads."""
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     return max(1, -(-min(clients, chunk or clients) // threads))
+
+
+def where(now: Progress) -> torch.device:
+    """The device on which clients are computed; a server that has none at hand computes on the CPU."""
+    return next((value.device for value in now.clients.values()), CPU)
 
 
 def choose(device: str | torch.device) -> torch.device:
@@ -221,7 +226,8 @@ def choose(device: str | torch.device) -> torch.device:
 
 def begin(algorithm: Algorithm, clients: int) -> Progress:
     """Before round 0."""
-    server, states = algorithm.init(clients)
+    with alone():
+        server, states = algorithm.init(clients)
     return Progress(0, server, states, torch.full((clients,), -1))
 
 

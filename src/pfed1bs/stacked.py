@@ -3,11 +3,15 @@
 Activations are (K, B, ...); a layer that treats samples one by one runs as it is on all K * B of them. Linear layers
 are one batched product each, and write what becomes of their weights straight to its place; they keep the samples as
 the fastest axis, which suits products of small batches. Other known layers with weights go through vmap one by one.
+
+On the CPU, all but linear layers, ReLU and changes of shape go client by client: torch computes the last few numbers of
+a tensor by other code than the rest, and chooses the order of sums by all sizes, so that a client's bits would depend
+on the others.
 """
 
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -54,6 +58,7 @@ class Pass:
     late: list[tuple[str, Tensor]] = field(default_factory=list)  # gradients of weights that may still be needed
 
 
+Key = TypeVar("Key")
 Nodes = Sequence[fx.Node]
 Pull = Callable[[Pass, Tensor], Sequence[Tensor]]  # gradient of a value -> gradients of its live sources
 Step = Callable[[Pass, Mapping[fx.Node, object]], tuple[object, Pull | None]]
@@ -86,6 +91,9 @@ class Plan:
                     gradients[source] = gradients[source] + part if source in gradients else part
         for name, gradient in now.late:
             placed(now).add(name, gradient)
+
+
+INPUT = ""  # its key among the values of a layer
 
 
 def linear(node: fx.Node, sources: Nodes, is_head: bool, once: bool) -> Step:
@@ -126,14 +134,20 @@ def weighted(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[Tensor, Pull | None]:
         layer, x = now.module.get_submodule(str(node.target)), tensor(values[source])
         stacks = {key: now.values[f"{node.target}.{key}"].data for key in own}  # others may change while it waits
-        call = vmap(lambda values, x: functional_call(layer, values, (x,)))
+
+        def call(own: dict[str, Tensor]) -> Tensor:
+            x = own.pop(INPUT)
+            if len(x) > 1:
+                return tensor(vmap(lambda own, x: functional_call(layer, own, (x,)))(own, x))
+            return tensor(functional_call(layer, {key: value[0] for key, value in own.items()}, (x[0],))).unsqueeze(0)
+
         moving = now.places.out if now.places is not None else {}
         leaves = {key: leaf(stacks[key]) for key in own if f"{node.target}.{key}" in moving}
         if now.places is None or not (leaves or sources):
-            return call(stacks, x), None
+            return apart(call, {**stacks, INPUT: x}), None
         inputs = leaf(x) if sources else x
         with torch.enable_grad():
-            y = call({**stacks, **leaves}, inputs)
+            y = apart(call, {**stacks, **leaves, INPUT: inputs})
 
         def pull(now: Pass, g: Tensor) -> Sequence[Tensor]:
             to = torch.autograd.grad(y, [*leaves.values(), *([inputs] if sources else [])], g)
@@ -171,19 +185,31 @@ def plain(node: fx.Node, sources: Nodes) -> Step:
     """A layer, function or method without weights; autograd knows its derivative."""
 
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[object, Pull | None]:
-        if now.places is None or not sources:
-            return called(now, node, values), None
-        leaves = {source: leaf(tensor(values[source])) for source in sources}
-        with torch.enable_grad():
-            y = tensor(called(now, node, ChainMap(leaves, values)))  # type: ignore[arg-type]  # only read
-        return y.detach(), lambda _, g: torch.autograd.grad(y, list(leaves.values()), g)
+        inputs = {source: tensor(values[source]) for source in node.all_input_nodes}
+        leaves = {source: leaf(inputs[source]) for source in sources} if now.places is not None else {}
+        with torch.set_grad_enabled(bool(leaves)):
+            y = apart(lambda own: tensor(called(now, node, own)), {**inputs, **leaves})
+        return y.detach(), (lambda _, g: torch.autograd.grad(y, list(leaves.values()), g)) if leaves else None
 
     return step
 
 
+def measured(node: fx.Node) -> Step:
+    """A size, or one of several."""
+    return lambda now, values: (called(now, node, values), None)
+
+
+def apart(call: Callable[[dict[Key, Tensor]], Tensor], stacks: Mapping[Key, Tensor]) -> Tensor:
+    """A function of stacked values; on the CPU one client after the other."""
+    if any(value.device.type != "cpu" for value in stacks.values()):
+        return call(dict(stacks))
+    rows = zip(*(torch.split(value, 1) for value in stacks.values()), strict=True)
+    return torch.cat([call(dict(zip(stacks, row, strict=True))) for row in rows])
+
+
 def called(now: Pass, node: fx.Node, values: Mapping[fx.Node, object]) -> object:
-    """The value of a node that treats samples one by one."""
-    args = list(_filled(node.args, values))
+    """The value of a node that treats samples one by one, for all clients or some of them."""
+    args, first = list(_filled(node.args, values)), values[node.all_input_nodes[0]]
     if node.op == "call_module":
         value: object = now.module.get_submodule(str(node.target))(*args)
     elif node.op == "call_method":
@@ -191,7 +217,7 @@ def called(now: Pass, node: fx.Node, values: Mapping[fx.Node, object]) -> object
     else:
         assert callable(node.target)
         value = node.target(*args, **node.kwargs)
-    return value.reshape(now.clients, -1, *value.shape[1:]) if isinstance(value, Tensor) else value
+    return value.reshape(len(tensor(first)), -1, *value.shape[1:]) if isinstance(value, Tensor) else value
 
 
 def _filled(args: Iterable[object], values: Mapping[fx.Node, object]) -> Iterable[object]:

@@ -39,7 +39,8 @@ class Task:
     one row per client. Several threads may use one Task.
 
     `stacked` says whether clients are computed all at once or one after the other (for modules with branches on
-    values); None takes the faster way. `bn` says whether methods that average weights average statistics too.
+    values); None takes the faster way. A module of unknown parts that is computed all at once may give a client other
+    last bits than alone. `bn` says whether methods that average weights average statistics too.
     """
 
     def __init__(self, module: nn.Module, stacked: bool | None = None, bn: Literal["local", "avg"] = "local") -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from pfed1bs.stacked import Nodes, Plan, Step, linear, plain, relu, reshaped, weighted
+from pfed1bs.stacked import Nodes, Plan, Step, linear, measured, plain, relu, reshaped, weighted
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 WEIGHTED_LAYERS = (*CONVOLUTIONS, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.PReLU)
@@ -96,7 +96,7 @@ class _Planner:
             return reshaped(node) if lead == -1 or lead in self.sizes else None
         if target == "size" or (target is getattr and args[1] == "shape") or (target is operator.getitem and sized[0]):
             self.sizes.add(node)
-            return plain(node, [])
+            return measured(node)
         return None
 
     def spare(self, node: fx.Node) -> bool:

@@ -1,8 +1,9 @@
 """Pieces of a round computed side by side, each on a thread of its own."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
 
@@ -12,28 +13,47 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+CPU = torch.device("cpu")
+
+
+def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.device = CPU) -> list[Result]:
     """work(item) for every item, on as many threads as torch uses, each of which computes alone.
 
     Threads that share every product wait for each other after each; threads with clients of their own do not, and a
-    client's numbers do not depend on how many there are.
+    client's numbers do not depend on how many there are. That is why a single item has one thread, too. On another
+    device than the CPU, items wait for each other.
     """
     threads = torch.get_num_threads()
-    if threads == 1 or len(items) == 1:
+    if threads == 1 or device.type != "cpu":
         return [work(item) for item in items]
 
-    def alone(item: Item) -> Result:
-        torch.set_num_threads(1)
+    def apart(item: Item) -> Result:
+        torch.set_num_threads(1)  # for good: this thread does nothing else
         return work(item)
 
-    torch.set_num_threads(1)  # some libraries have one number for the whole process
-    futures = [_pool(threads).submit(alone, item) for item in items]
+    with alone():  # some libraries have one number for the whole process
+        if len(items) == 1:
+            return [work(items[0])]
+        futures = [_pool(threads).submit(apart, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)
+
+
+@contextmanager
+def alone(device: torch.device = CPU) -> Iterator[None]:
+    """Have torch compute on one thread meanwhile: what several threads add up depends on their number.
+
+    For states on another device than the CPU it changes nothing, as nothing is promised there.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if device.type == "cpu" else threads)
     try:
-        return [future.result() for future in futures]
+        yield
     finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)
         torch.set_num_threads(threads)
 
 

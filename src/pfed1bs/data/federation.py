@@ -72,11 +72,12 @@ class Federation:
     def tests(self, ids: Tensor, size: int = 256) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Test samples of the clients `ids`, at most `size` of each at a time: inputs (S, E, ...), labels, mask (S, E).
 
-        A client with fewer samples than the largest one repeats its first; the mask is False there.
+        A client with fewer samples than the largest one repeats its first; the mask is False there. The largest of all
+        K, not of `ids`: products of other sizes would have other bits.
         """
         parts = [self.test[k] for k in ids.tolist()]
         counts = torch.tensor([len(rows) for rows in parts])
-        longest = int(counts.max())
+        longest = max(len(rows) for rows in self.test)
         rows = torch.stack([torch.cat([part, part[:1].expand(longest - len(part))]) for part in parts])
         for start in range(0, longest, size):
             chunk = rows[:, start : start + size].to(self.inputs.device)

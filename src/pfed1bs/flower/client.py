@@ -20,6 +20,7 @@ from pfed1bs.runfolder import identity
 from pfed1bs.runs import federation, method
 from pfed1bs.simulate import Turn, choose
 from pfed1bs.wire import KINDS, read_header
+from pfed1bs.workers import alone
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class Client:
             )
         state = states[base] if base >= 0 else self.first
         state = moved(state, choose(self.config.device))
-        return {**own, **(self.train if question == "train" else self.judge)(content, shelf, base, round, state)}
+        work = self.train if question == "train" else self.judge
+        with alone(choose(self.config.device)):
+            return {**own, **work(content, shelf, base, round, state)}
 
     @property
     def samples(self) -> int:
