@@ -3,8 +3,16 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
+NATIVE := $(shell find src -name '*.c' -o -name '*.h')
+PIP    := -m pip install --quiet --disable-pip-version-check
+TORCH  := 'torch==2.13.0'
+PYTHON_VERSION ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+PLATFORM ?= manylinux2014_$(shell uname -m)
+SITE   := build/site-$(PYTHON_VERSION)
+EXTRAS := $(PYTHON) -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	print(*(line for name in sys.argv[1:] for line in extras[name]), sep="\n")'
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench long wheel lowest site uninstalled clean
 
 demo: $(READY)
 	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
@@ -21,12 +29,49 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/pfed1bs bench kernels
 
-$(READY): pyproject.toml constraints.txt src/pfed1bs/_fht.c $(wildcard src/pfed1bs/kernels/*.h)
+# What takes too long for every change.
+long: wheel lowest uninstalled
+
+# A wheel and an sdist, each installed into an empty environment and used there.
+wheel:
+	rm -rf dist src/*.egg-info
+	$(PYTHON) -m venv --clear build/tools
+	build/tools/bin/python $(PIP) -c constraints.txt build
+	PIP_CONSTRAINT=constraints.txt build/tools/bin/python -m build
+	.ci/contents dist
+	PYTHON=$(PYTHON) .ci/smoke dist/*.whl
+	PYTHON=$(PYTHON) .ci/smoke dist/*.tar.gz
+
+# The lower bounds of pyproject.toml, run.
+lowest:
+	$(PYTHON) -m venv --clear build/lowest
+	build/lowest/bin/python $(PIP) -c constraints-lowest.txt $(TORCH)
+	PIP_CONSTRAINT=constraints-lowest.txt build/lowest/bin/python $(PIP) '.[all,flower]' pytest hypothesis
+	build/lowest/bin/python -m pytest -W default --require-kernel
+
+# The packages of the cli extra for another Python, to be carried to a machine where nothing can be installed.
+site:
+	rm -rf $(SITE)
+	$(EXTRAS) cli | $(PYTHON) $(PIP) --no-compile --target $(SITE) --only-binary=:all: --platform $(PLATFORM) \
+		--python-version $(PYTHON_VERSION) -c constraints.txt -r /dev/stdin
+	du -sh $(SITE)
+
+# A comparison from the source and the carried folder; only torch and the data and report extras are installed.
+uninstalled: site
+	$(PYTHON) -m venv --clear build/bare
+	build/bare/bin/python $(PIP) -c constraints.txt $(TORCH)
+	$(EXTRAS) data report | build/bare/bin/python $(PIP) -c constraints.txt -r /dev/stdin
+	rm -rf build/uninstalled src/*.egg-info
+	PYTHONPATH=src:$(SITE) build/bare/bin/python -m pfed1bs compare recipes/digits.toml --algorithms local --seeds 0 \
+		--rounds 2 --out build/uninstalled
+
+$(READY): pyproject.toml constraints.txt $(NATIVE)
 	@echo "setting up $(VENV), once: one to five minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'torch==2.13.0'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python $(PIP) -c constraints.txt $(TORCH)
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info src/pfed1bs/*.so
+	rm -rf $(VENV) build dist src/*.egg-info
+	find src -name '*.so' -delete
