@@ -14,7 +14,7 @@ from pfed1bs import checkpoint, diagnostics
 from pfed1bs.algorithm import Algorithm
 from pfed1bs.algorithms import make
 from pfed1bs.algorithms.pfed1bs import PFed1BS
-from pfed1bs.config import Config, Options, UserError, as_tables
+from pfed1bs.config import Config, Options, UserError, as_tables, free
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.environment import argv, commit, environment
 from pfed1bs.evaluate import Score, evaluate, scored, write_clients
@@ -25,18 +25,7 @@ from pfed1bs.simulate import Progress, Round, simulate
 from pfed1bs.task import Task
 
 MIB = 2**20
-FREE = (
-    "rounds",
-    "out",
-    "device",
-    "threads",
-    "chunk",
-    "evaluate_every",
-    "checkpoint_every",
-    "potential",
-    "compare",
-    "options",
-)
+FREE = free()
 Record = dict[str, float | int]
 
 
