@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from pfed1bs.algorithm import State
+from pfed1bs.errors import UserError
 from pfed1bs.extras import need
 from pfed1bs.simulate import Progress
 
@@ -29,7 +30,7 @@ def save(path: Path, progress: Progress, identity: str) -> None:
 def load(path: Path, identity: str) -> Progress:
     """The state of a run of the same configuration, or a ValueError that says what is wrong."""
     if not path.exists():
-        raise ValueError(f"there is no checkpoint {path}; leave --resume out to begin anew in another folder")
+        raise UserError(f"there is no checkpoint {path}", "leave --resume out to begin anew in another folder")
     tensors, metadata = read(path, identity)
 
     def part(prefix: str) -> dict[str, torch.Tensor]:
@@ -71,12 +72,14 @@ def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged or cut off ({error}); restore it from a copy or begin anew") from error
+        raise UserError(f"{path} is damaged or cut off ({error})", "restore it from a copy or begin anew") from error
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {metadata.get('format')}, this version reads {FORMAT}")
+        raise UserError(f"{path} has format {metadata.get('format')}, this version reads {FORMAT}")
+    if "identity" not in metadata:
+        raise UserError(f"{path} does not say which run it belongs to", "restore it from a copy or begin anew")
     different = _different(metadata["identity"], identity)
     if different:
-        raise ValueError(f"{path} belongs to another configuration: {different}; use that one or another folder")
+        raise UserError(f"{path} belongs to another configuration: {different}", "use that one or another folder")
     return tensors, metadata
 
 

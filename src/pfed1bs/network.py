@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from pfed1bs.errors import UserError
 from pfed1bs.stacked import Backward, Pass, Places, Plan, leaf
 from pfed1bs.tracing import CONVOLUTIONS, plan
 
@@ -62,7 +63,7 @@ class Network:
             if "vmap" not in str(error) and "Batching rule" not in str(error):
                 raise
             name = type(self._module).__name__
-            raise ValueError(f"{name} cannot be computed for all clients at once ({error}); {WAY_OUT}") from error
+            raise UserError(f"{name} cannot be computed for all clients at once ({error})", WAY_OUT) from error
         return outputs, features
 
     def _one_by_one(self, mine: "_Copy", values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State
 from pfed1bs.data import Federation
+from pfed1bs.errors import Failure, UserError
 from pfed1bs.exchange import News, Traffic, hear, listen, moved, pieces, remember, replaced, rows, say, tell, traffic
 from pfed1bs.rng import stream
 from pfed1bs.wire import Message
@@ -91,7 +92,7 @@ class Turn:
         return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
 
 
-class Diverged(RuntimeError):
+class Diverged(Failure):
     """Weights or losses that are no longer finite."""
 
 
@@ -160,7 +161,13 @@ def choose(device: str | torch.device) -> torch.device:
     """The device; "auto" is CUDA where there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise UserError(f"unknown device {device}", "there are auto, cpu, cuda, cuda:0, cuda:1, ...") from None
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"there is no device {device} here", "leave --device out, or write --device cpu")
+    return chosen
 
 
 def begin(algorithm: Algorithm, clients: int) -> Progress:
@@ -173,7 +180,7 @@ def draw(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None
     """The clients of a round: uniform without replacement, the same for every method."""
     clients = len(sizes)
     if sampled is not None and not 1 <= sampled <= clients:
-        raise ValueError(f"sampled must be in 1 .. clients = {clients}, got {sampled}")
+        raise UserError(f"sampled must be in 1 .. clients = {clients}, got {sampled}")
     ids = torch.randperm(clients, generator=stream(seed, "cohort", round))[: sampled or clients].sort().values
     return Cohort(seed, round, ids, sizes.cpu()[ids], seen[ids])
 
@@ -202,6 +209,6 @@ def check(clients: State, log: State, cohort: Cohort) -> None:
     if not bool(good.all()):
         bad = cohort.ids[~good].tolist()
         raise Diverged(
-            f"round {cohort.round}: the weights or the loss of client {', '.join(map(str, bad))} became NaN or infinite"
-            "; try a smaller algorithm.lr, or look at that client's data"
+            f"round {cohort.round}: weights or loss of client {', '.join(map(str, bad))} became NaN or infinite",
+            "try a smaller algorithm.lr, or look at that client's data",
         )

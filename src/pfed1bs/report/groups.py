@@ -6,10 +6,12 @@ from functools import cached_property
 from math import isfinite
 from statistics import fmean, stdev
 
+from pfed1bs.config import with_role
+from pfed1bs.errors import UserError
 from pfed1bs.report.records import Json, RunRecord
 
-FREE = ("seed", "out", "device", "threads", "chunk", "evaluate_every", "checkpoint_every", "data.root", "potential")
-UNTOLD = ("compare.", "options.")  # what a comparison runs beside this one
+FREE = with_role("seed", "machine", "simulator")
+UNTOLD = tuple(f"{table}." for table in with_role("others"))  # what a comparison runs beside this one
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def groups(records: Iterable[RunRecord]) -> list[Group]:
             told = [f"{key.removeprefix('algorithm.')}={own.get(key, 'none')}" for key in keys]
             found.append(Group(" ".join([algorithm, *told]), variant, part))
     if not found:
-        raise ValueError("a report needs at least one run, got none")
+        raise UserError("a report needs at least one run, got none")
     return found
 
 
