@@ -91,7 +91,7 @@ def test_options_of_a_method_apply_when_it_is_chosen_and_flags_beat_them(tmp_pat
         (["--algorithm.name=fedavg", "--algorithm.ratio", "1"], "unknown key algorithm.ratio", "an option of pfed1bs,"),
         (["--algorithm.zzz", "1"], "unknown key algorithm.zzz", "--help"),
         (["--compare.seeds", "1"], "unknown key compare.seeds", "--help"),
-        (["--options.ditto.lam", "1"], "unknown key options.ditto.lam", "an option of pfed1bs,"),
+        (["--options.ditto.lam", "1"], "unknown key options.ditto.lam", "ditto is not among"),
         (["again.toml"], "unexpected argument again.toml", "one recipe"),
     ],
 )

@@ -32,6 +32,7 @@ def run_command(words: list[str]) -> None:
     config = load(recipe, rest)
     _ready(config, own.resume)
     run = Run.prepare(config)
+    comparison.rehearse(config, run.data)
     terminal.watch(run, own.resume, f"{config.method} seed {config.seed}", report.go_on(run.folder))
     terminal.finish([run], run.folder, own.json)
 
@@ -49,7 +50,7 @@ def compare_command(words: list[str]) -> None:
     if folder.exists() and not own.resume:
         raise UserError(f"the folder {folder} exists", "add --resume to go on with it, or choose another --out")
     comparison.agree(runs, folder)
-    comparison.rehearse(runs)
+    comparison.rehearse_all(runs)
     again = shlex.join(["pfed1bs", "compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
     done = []
     for entry, run in zip(runs, comparison.prepared(runs, folder), strict=True):

@@ -3,16 +3,18 @@
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.config import Config, Options, as_tables, free, typed_option
+from pfed1bs.data import Federation
 from pfed1bs.errors import UserError
 from pfed1bs.options import shown
 from pfed1bs.report.groups import differing, flatten
 from pfed1bs.runs import Run, federation, method
-from pfed1bs.simulate import choose
+from pfed1bs.simulate import Diverged, simulate
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,22 @@ def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int]) -
     return [entry for _, entry in found.values()]
 
 
-def rehearse(runs: Sequence[Entry]) -> None:
-    """Refuse now what would stop a run later: its device, its data, its model, its method."""
+def rehearse_all(runs: Sequence[Entry]) -> None:
+    """Refuse now what would stop a run later."""
     for seed in dict.fromkeys(entry.config.seed for entry in runs):
         own = [entry.config for entry in runs if entry.config.seed == seed]
-        choose(own[0].device)
         data = federation(own[0])
         for config in own:
-            method(config, data.shape, data.num_classes).init(1)
+            rehearse(config, data)
+
+
+def rehearse(config: Config, data: Federation) -> None:
+    """Do a round of two clients with tiny batches and forget it: mistakes show before anything is written."""
+    few = replace(data, train=data.train[:2], test=data.test[:2])
+    algorithm = method(config, data.shape, data.num_classes)
+    steps = min(config.steps, 2)
+    with suppress(Diverged):  # a result, not a mistake
+        next(simulate(algorithm, few, rounds=1, steps=steps, batch=2, seed=config.seed, device=config.device))
 
 
 def agree(runs: Sequence[Entry], folder: Path) -> None:

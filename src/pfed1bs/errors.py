@@ -27,7 +27,9 @@ class Interrupted(Told, KeyboardInterrupt):
 
 def close(word: str, known: Iterable[str]) -> str | None:
     """The known word that is near, if one is."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    words = list(known)
+    begun = [other for other in words if len(word) > 2 and other.startswith(word)]
+    found = begun or difflib.get_close_matches(word, words, n=1, cutoff=0.65)
     return found[0] if found else None
 
 

@@ -94,12 +94,14 @@ def told(known: Mapping[str, Key]) -> str:
 
 
 def unknown(key: str, known: Sequence[str]) -> UnknownKey:
-    """The error for a key that is not known here, with the methods that have it or the nearest one in its table."""
+    """The error for a key that is not known here, with the nearest one in its table or who has it."""
     table, _, name = key.rpartition(".")
     beside = {other.rpartition(".")[2]: other for other in known if other.rpartition(".")[0] == table}
-    owners = [method for method in REGISTRY if name in keys(algorithm_class(method))] if table else []
-    deeper = [other for other in known if other.endswith(f".{name}")]
-    near = deeper[0] if deeper and not table else beside.get(close(name, beside) or "")
-    if near:
-        return UnknownKey(key, f"did you mean {near}?")
-    return UnknownKey(key, f"it is an option of {', '.join(owners)}" if owners else EVERY_KEY)
+    if table.startswith("options.") and not beside:
+        return UnknownKey(key, f"{table.removeprefix('options.')} is not among the methods that are run")
+    owners = [method for method in REGISTRY if name in keys(algorithm_class(method))] if table == "algorithm" else []
+    if owners:
+        return UnknownKey(key, f"it is an option of {', '.join(owners)}")
+    deeper = [other for other in known if not table and other.endswith(f".{name}")]
+    near = deeper[0] if deeper else beside.get(close(name, beside) or "")
+    return UnknownKey(key, f"did you mean {near}?" if near else EVERY_KEY)

@@ -16,10 +16,10 @@ from pfed1bs.runs import Run
 
 
 def show_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    """Print a table of texts; columns are never cut."""
+    """Print a table of texts; numbers are never cut."""
     table = need("rich.table", "cli").Table(title=title, box=need("rich.box", "cli").SIMPLE_HEAD)
     for head, aligned in zip(heads, right, strict=True):
-        table.add_column(head, justify="right" if aligned else "left")
+        table.add_column(head, justify="right" if aligned else "left", no_wrap=aligned)
     for line in lines:
         table.add_row(*line)
     show(table)

@@ -33,7 +33,8 @@ REGISTRY = {  # name on the command line: module and class
     "fedproto": "fedproto:FedProto",
     "dispfl": "dispfl:DisPFL",
 }
-CONTRACT = ("down", "up", "init", "broadcast", "local", "aggregate", "paper", "personalises")  # what has no default
+OWN = ("down", "up", "init", "broadcast", "local", "aggregate", "paper", "personalises")  # a method has to say these
+USUAL = ("trains", "absorb", "snapshot", "known", "personal")  # of these Algorithm has the common case
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
@@ -70,7 +71,11 @@ def _own(name: str) -> type[Algorithm]:
         raise UserError(f"algorithm {name} must be a dataclass", "put @dataclass(frozen=True) before the class")
     given = {item.name for item in fields(found)}
     missing = [part for part in PROVIDED if part not in given]
-    missing += [part for part in CONTRACT if getattr(found, part, None) is getattr(Algorithm, part, None)]
+    missing += [part for part in OWN if getattr(found, part, None) in (None, getattr(Algorithm, part, None))]
+    missing += [part for part in USUAL if not hasattr(found, part)]
     if missing:
-        raise UserError(f"algorithm {name} lacks {', '.join(missing)}", "pfed1bs.Algorithm says what each of them is")
+        raise UserError(
+            f"algorithm {name} lacks {', '.join(missing)}",
+            "pfed1bs.Algorithm says what each of them is, and has some to inherit",
+        )
     return found

@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 
 from pfed1bs.config import with_role
 from pfed1bs.errors import UserError
+from pfed1bs.options import shown
 from pfed1bs.report.records import Json, RunRecord
 
 FREE = with_role("seed", "machine", "simulator")
@@ -101,7 +102,7 @@ def groups(records: Iterable[RunRecord]) -> list[Group]:
         keys = differing([settings(part[0]) for part in parts])
         for variant, part in enumerate(parts):
             own = settings(part[0])
-            told = [f"{key.removeprefix('algorithm.')}={own.get(key, 'none')}" for key in keys]
+            told = [f"{key.removeprefix('algorithm.')}={shown(own.get(key))}" for key in keys]
             found.append(Group(" ".join([algorithm, *told]), variant, part))
     if not found:
         raise UserError("a report needs at least one run, got none")

@@ -37,10 +37,11 @@ class Cell:
 
     text: str = "\u2013"
     aside: str = ""
+    short: str = ""  # for a terminal, where it is not both
 
     def __str__(self) -> str:
-        """Both, for a terminal."""
-        return f"{self.text} {self.aside}".strip()
+        """The cell on a terminal."""
+        return self.short or self.text + self.aside
 
 
 @dataclass(frozen=True)
@@ -147,24 +148,26 @@ def significant(value: float, digits: int = 4) -> str:
 def _spread(value: Spread | None, digits: int = 2, plus: str = "") -> Cell:
     if value is None:
         return Cell()
-    aside = "" if value.deviation is None else f"\u00b1\u00a0{value.deviation:.{digits}f}"
+    aside = "" if value.deviation is None else f"\u00b1{value.deviation:.{digits}f}"
     return Cell(f"{value.mean:{plus}.{digits}f}", aside)
 
 
 def _amount(value: Spread | None) -> Cell:
-    return Cell() if value is None else Cell(significant(value.mean))
+    return Cell() if value is None else Cell(significant(value.mean), short=significant(value.mean, 3))
 
 
 def _ratio(value: Spread | None) -> Cell:
-    small = value is not None and 0 < value.mean < 0.5
-    return Cell(_amount(value).text, f"1/{1 / value.mean:.0f}" if value and small else "")
+    if value is None or not 0 < value.mean < 0.5:
+        return _amount(value)
+    share = f"1/{1 / value.mean:.0f}"
+    return Cell(significant(value.mean), share, share)
 
 
 COLUMNS = (
     Column("accuracy %\nall samples", lambda row: _spread(row.accuracy), "personal"),
     Column("MiB\nper round", lambda row: _amount(row.mib), "MiB/round"),
     Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of FedAvg"),
-    Column("points\nagainst local", lambda row: _spread(row.gain, plus="+"), "against local", optional=True),
+    Column("points\nagainst local", lambda row: _spread(row.gain, plus="+"), optional=True),
     Column("accuracy %\nmean of clients", lambda row: _spread(row.macro)),
     Column("global\nmodel %", lambda row: _spread(row.shared), "global", optional=True),
     Column("tuned\nmodel %", lambda row: _spread(row.tuned), "tuned", optional=True),
