@@ -1,4 +1,5 @@
 import json
+import shlex
 import subprocess
 import sys
 
@@ -80,7 +81,36 @@ def test_an_interrupt_exits_with_130(monkeypatch, capsys):
 
     monkeypatch.setattr("pfed1bs.commands.env_command", interrupted)
     assert run("env") == 130
-    assert "--resume" in capsys.readouterr().err
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def interrupt_after(rounds, monkeypatch):
+    whole = Run.rounds
+
+    def some(self, resume=False):
+        for record in whole(self, resume):
+            yield record
+            if record["round"] + 1 == rounds:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "rounds", some)
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_the_message_after_ctrl_c_is_the_command_that_goes_on(command, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "with blanks"
+    words = [command, *SMALL, "--rounds", "3", "--out", str(out)]
+    words += ["--algorithm.name", "ditto"] if command == "run" else ["--algorithms", "ditto", "--seeds", "3"]
+    with monkeypatch.context() as patch:
+        interrupt_after(2, patch)
+        assert run(*words, "--algorithm.lam", "0.25") == 130
+    message, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert message.startswith("error: interrupted") and str(out) in message
+    assert hint.startswith("hint: go on with: pfed1bs ")
+    assert run(*shlex.split(hint.partition("pfed1bs ")[2])) == 0
+    folder = out if command == "run" else out / "ditto-s3"
+    assert [line["round"] for line in _metrics(folder)] == [0, 1, 2]
+    assert "lam = 0.25" in (folder / "config.toml").read_text()
 
 
 def test_a_full_disk_is_a_failure_with_the_way_out(monkeypatch, capsys):
@@ -90,20 +120,6 @@ def test_a_full_disk_is_a_failure_with_the_way_out(monkeypatch, capsys):
     monkeypatch.setattr("pfed1bs.commands.env_command", full)
     assert run("env") == 1
     assert "disk full" in capsys.readouterr().err
-
-
-def test_compare_prints_one_table_and_writes_one_report(tmp_path, capsys):
-    out = tmp_path / "compare"
-    words = ["compare", *SMALL, "--rounds", "2", "--algorithms", "pfed1bs,local", "--seeds", "0,1", "--out", str(out)]
-    assert run(*words) == 0
-    said = capsys.readouterr().out
-    assert "pfed1bs" in said and "local" in said and "\u00b1" in said
-    assert len(json.loads((out / "compare.json").read_text())) == 4
-    assert (out / "report.html").exists() and (out / "plots" / "accuracy-bytes.svg").exists()
-    assert run(*words) == 2
-    assert "exists" in capsys.readouterr().err
-    assert run(*words, "--resume") == 0
-    assert run("report", str(out)) == 0
 
 
 @pytest.mark.parametrize(
@@ -119,6 +135,31 @@ def test_compare_prints_one_table_and_writes_one_report(tmp_path, capsys):
         (["compare", "--algorithms", "locl"], 2, "local"),
         (["bench"], 2, "bench kernels"),
         (["report", "nowhere"], 2, "nowhere"),
+        (["report", "--jsn", "x"], 2, "--jsn"),
+        (["rnu"], 2, "did you mean run?"),
+        (["env", "--jso"], 2, "--jso"),
+        (["run", "--round", "5"], 2, "did you mean rounds?"),
+        (["run", "--clients", "100000"], 2, "100000 clients with 14 samples each are more than the 1797 samples"),
+        (["run", "--data.root", "nowhere"], 2, "data.root = nowhere is no folder"),
+        (["run", "--device", "cuda:77"], 2, "there is no device cuda:77 here"),
+        (["run", "--device", "gpu"], 2, "unknown device gpu"),
+        (["compare", "--resume"], 2, "--out"),
+        (["compare", "--algorithms", "local,local"], 2, "local with seed 0 stands twice"),
+        (["compare", "--algorithms", "local", "--seeds", "0,0"], 2, "local with seed 0 stands twice"),
+        (["compare", "--seeds", "1,2", "--seed", "5"], 2, "--seed or --seeds, not both"),
+        (["compare", "--algorithms", ""], 2, "nothing to compare"),
+        (
+            ["compare", "--algorithms", "local,fedavg", "--algorithm.ratio", "1"],
+            2,
+            "an option of pfed1bs, pfed1bs-delta",
+        ),
+        (["compare", "--algorithms", "local", "--options.ditto.lam", "1"], 2, "ditto is not among the methods"),
+        (["compare", "--algorithm.name", "ditto"], 2, "--algorithms ditto"),
+        (["compare", "--runs", "pfed1bs-delta stp=0.3"], 2, "did you mean algorithm.step?"),
+        (["compare", "--runs", "pfed1bs-delta step"], 2, "must be key=value, got step"),
+        (["compare", "--runs", "local lr=0.05"], 2, "local lr=0.05 with seed 0 is the same as local with seed 0"),
+        (["compare", "--algorithms", "local", "--runs", "stc p_up=2"], 2, "algorithm.p_up must be a share"),
+        (["compare", "--algorithms", "local,fedrep", "--steps", "1"], 2, "fedrep shares the steps"),
     ],
 )
 def test_mistakes_exit_with_2_and_a_hint(words, code, text, capsys, tmp_path, monkeypatch):

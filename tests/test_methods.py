@@ -152,6 +152,7 @@ def test_the_section_of_a_method_names_its_paper_file_rule_and_options(name):
 
 
 def test_options_are_listed_with_defaults_choices_and_meaning():
-    assert methods.options("local") == "Usual options: `lr`, `mu`, `momentum`.\n\n- `train` = sampled (or all)"
+    train = "- `train` = sampled (or all): who does local work in a round"
+    assert methods.options("local") == f"Usual options: `lr`, `mu`, `momentum`.\n\n{train}"
     assert "- `lam` = 0.0005: lambda: pull towards the consensus" in methods.options("pfed1bs").splitlines()
     assert "- `use_D` = true: random signs in front of the transform" in methods.options("pfed1bs").splitlines()

@@ -138,10 +138,10 @@ def test_the_page_of_a_comparison_has_deviations_and_the_difference_to_local_tra
     for folder, other in zip(folders[:2], folders[2:], strict=True):  # the same clients
         (folder / "clients.csv").write_text((other / "clients.csv").read_text())
     ours, local = cells(page_of(list(map(report.read, folders)), tmp_path))
-    assert ours[1] == "93.00 &plusmn; 1.41"
-    assert ours[4] == "+1.50 &plusmn; 0.71"
-    assert ours[6] == "83.00 &plusmn; 1.41"
-    assert (local[4], local[5], ours[-1]) == ("&ndash;", "90.50 &plusmn; 0.71", "0, 1")
+    assert ours[1] == "93.00 \N{PLUS-MINUS SIGN}1.41"
+    assert ours[4] == "+1.50 \N{PLUS-MINUS SIGN}0.71"
+    assert ours[6] == "83.00 \N{PLUS-MINUS SIGN}1.41"
+    assert (local[4], local[5], ours[-1]) == ("\N{EN DASH}", "90.50 \N{PLUS-MINUS SIGN}0.71", "0, 1")
 
 
 def test_the_page_says_when_runs_differ_in_more_than_the_method(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from pfed1bs.algorithm import State
-from pfed1bs.config import UserError
+from pfed1bs.errors import UserError
 from pfed1bs.extras import need
 from pfed1bs.simulate import Progress
 

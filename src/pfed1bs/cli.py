@@ -3,15 +3,20 @@
 import argparse
 import errno
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
+
+from pfed1bs.errors import Interrupted, Told, UserError, nearest
 
 RUN = "run one method: pfed1bs run [RECIPE.toml] [--rounds 50] [--algorithm.lam 1e-3] [--out DIR] [--resume]"
 HELP = {
     "run": RUN,
-    "compare": "run several methods and seeds: pfed1bs compare [RECIPE.toml] --algorithms pfed1bs,local --seeds 0,1,2",
-    "report": "make report.html from run folders: pfed1bs report RUN...",
+    "compare": "run several methods, variants and seeds: pfed1bs compare [RECIPE.toml] --algorithms pfed1bs,local "
+    "--runs 'pfed1bs-delta step=0.3' --seeds 0,1,2",
+    "report": "make report.html from run folders: pfed1bs report RUN... [--out DIR]",
     "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
     "list": "list the methods with what they send, what they keep and what they can do",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",
@@ -19,54 +24,70 @@ HELP = {
     "bench": "measure the kernels: pfed1bs bench kernels [--json]",
     "env": "versions, device, kernel: for bug reports",
 }
-FAILURE, MISTAKE, INTERRUPTED = 1, 2, 130
+FAILURE, MISTAKE, INTERRUPTED, PIPE = 1, 2, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if words[0] == "--version":
+        print(_version())
+        return 0
+    if words[0] not in HELP:
+        return _told(f"unknown command {words[0]}", nearest(words[0], HELP), MISTAKE)
+    return _guarded(words[0], words[1:])
+
+
+def _help() -> str:
     parser = argparse.ArgumentParser(prog="pfed1bs", description="One-bit personalised federated learning, byte-exact.")
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
     for name, text in HELP.items():
-        commands.add_parser(name, help=text, add_help=False)
-    chosen, rest = parser.parse_known_args(words[:1])
-    if chosen.version:
-        from importlib.metadata import version
+        commands.add_parser(name, help=text)
+    return parser.format_help()
 
-        print(version("pfed1bs"))
-        return 0
-    if chosen.command is None:
-        parser.print_help()
-        return 0 if not words else MISTAKE
-    return _guarded(chosen.command, words[1:] + rest)
+
+def _version() -> str:
+    try:
+        return version("pfed1bs")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _guarded(command: str, words: list[str]) -> int:
-    """Run a command; mistakes and failures become two lines and an exit code."""
-    from pfed1bs import commands
-    from pfed1bs.config import UserError
-    from pfed1bs.extras import Missing
-    from pfed1bs.simulate import Diverged
-
-    job: Callable[[list[str]], None] = getattr(commands, command + "_command")
+    """Run a command; mistakes and failures become two lines and an exit code, bugs keep their traceback."""
     try:
+        from pfed1bs import commands
+
+        job: Callable[[list[str]], None] = getattr(commands, command + "_command")
         job(words)
-    except UserError as error:
-        return _told(str(error), error.hint, MISTAKE)
-    except ValueError as error:
-        message, _, hint = str(error).partition("; ")
-        return _told(message, hint, MISTAKE)
-    except (Diverged, Missing) as error:
-        message, _, hint = str(error).partition("; ")
-        return _told(message, hint, FAILURE)
+        sys.stdout.flush()
+    except (Interrupted, KeyboardInterrupt) as error:
+        return _told(getattr(error, "message", "interrupted"), getattr(error, "hint", ""), INTERRUPTED)
+    except Told as error:
+        return _told(error.message, error.hint, MISTAKE if isinstance(error, UserError) else FAILURE)
+    except BrokenPipeError:  # whoever read the output has enough; without this Python complains when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = "free some space and go on with --resume; the last checkpoint is whole" if full else ""
         return _told(f"{'disk full' if full else 'cannot read or write'}: {error}", hint, FAILURE)
-    except KeyboardInterrupt:
-        return _told("interrupted", "go on with --resume --out and the folder of the run", INTERRUPTED)
+    except (MemoryError, RuntimeError) as error:
+        if not _memory(error):
+            raise
+        return _told(f"not enough memory: {error}", "compute fewer clients at once: --chunk 5", FAILURE)
     return 0
+
+
+def _memory(error: Exception) -> bool:
+    """Whether memory ran out; torch has a class for it on a GPU, and only these words on a CPU."""
+    import torch
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _told(message: str, hint: str, code: int) -> int:

@@ -2,77 +2,87 @@
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
-from statistics import mean, stdev
 
-from pfed1bs import costs, methods, report
-from pfed1bs.algorithms import REGISTRY
+from pfed1bs import comparison, costs, flags, methods, report, terminal
 from pfed1bs.cli import HELP, shown
-from pfed1bs.config import UserError, flag_parser, load
+from pfed1bs.config import Config, DataConfig, known_keys, load
 from pfed1bs.data import show
 from pfed1bs.environment import environment
+from pfed1bs.errors import UserError
 from pfed1bs.extras import need
 from pfed1bs.runs import Run, federation, folder_of
+from pfed1bs.simulate import choose
 
-CAPTION = "personal: each client's own model; global: the shared one; tuned: the shared one after local steps"
+NEEDED = {"rich": "cli", "safetensors": "cli", "tomli_w": "cli", "matplotlib": "report", "jinja2": "report"}
+
+RESUME = {"--resume": "go on with the folder of --out"}
+JSON = {"--json": "print JSON"}
+COMPARED = {
+    "--algorithms": "names with commas between, or all; '' for none but --runs (default: those of the recipe)",
+    "--seeds": "whole numbers with commas between (default: those of the recipe)",
+}
 
 
 def run_command(words: list[str]) -> None:
     """`pfed1bs run`."""
-    own, recipe, flags = _split(words, "run", ("--resume", "--json"))
-    config = load(recipe, flags)
-    if own.resume and not config.out:
-        raise UserError("--resume needs to know the run folder", "add --out and the folder of the run")
+    own, recipe, rest = _split(words, "run", RESUME | JSON)
+    config = load(recipe, rest)
+    _ready(config, own.resume)
     run = Run.prepare(config)
-    _watch(run, own.resume)
-    _finished([run], run.folder, own.json)
+    comparison.rehearse(config, run.data)
+    terminal.watch(run, own.resume, f"{config.method} seed {config.seed}", report.go_on(run.folder))
+    terminal.finish([run], run.folder, own.json)
 
 
 def compare_command(words: list[str]) -> None:
-    """`pfed1bs compare`: every method with every seed, one table; --resume leaves finished runs as they are."""
-    own, recipe, flags = _split(words, "compare", ("--json", "--resume"), ("--algorithms", "--seeds"))
-    config = load(recipe, flags, "compare")
-    names = own.algorithms.split(",") if own.algorithms else config.compare.algorithms
-    names = list(REGISTRY) if names == ["all"] else names
-    try:
-        seeds = [int(seed) for seed in own.seeds.split(",")] if own.seeds else config.compare.seeds
-    except ValueError:
-        raise UserError(f"--seeds must be whole numbers, got {own.seeds}", "write --seeds 0,1,2") from None
-    plans = [config.with_method(name, seed) for seed in seeds for name in names]
+    """`pfed1bs compare`: every variant with every seed, one table; --resume leaves finished runs as they are."""
+    own, recipe, rest = _split(words, "compare", RESUME | JSON, COMPARED, {"--runs": "variants: 'NAME key=value ...'"})
+    named = load(recipe).compare
+    names = named.algorithms if own.algorithms is None else [name for name in own.algorithms.split(",") if name]
+    variants = [*comparison.methods(names), *(comparison.variant(text) for text in own.runs)]
+    config = load(recipe, rest, [item.name for item in variants])
+    runs = comparison.entries(config, variants, _seeds(own.seeds, named.seeds, rest, config))
+    _ready(config, own.resume)
     folder = folder_of(config, "compare")
     if folder.exists() and not own.resume:
         raise UserError(f"the folder {folder} exists", "add --resume to go on with it, or choose another --out")
-    runs: list[Run] = []
-    data = None
-    for plan in plans:
-        data = data if runs and runs[-1].config.seed == plan.seed else federation(plan)
-        run = Run.prepare(plan, folder / f"{plan.method}-s{plan.seed}", data)
-        if not (own.resume and (run.folder / "summary.json").exists()):
-            _watch(run, own.resume and (run.folder / "checkpoint.safetensors").exists())
-        runs.append(run)
-    (folder / "compare.json").write_text(json.dumps([run.summary for run in runs], indent=2) + "\n")
-    _finished(runs, folder, own.json)
+    comparison.agree(runs, folder)
+    comparison.rehearse_all(runs)
+    again = shlex.join(["pfed1bs", "compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
+    done = []
+    for entry, run in zip(runs, comparison.prepared(runs, folder), strict=True):
+        if not comparison.finished(run):
+            terminal.watch(run, own.resume and run.folder.exists(), entry.name, again)
+        done.append(run)
+    (folder / "compare.json").write_text(json.dumps([run.summary for run in done], indent=2) + "\n")
+    terminal.finish(done, folder, own.json)
 
 
 def report_command(words: list[str]) -> None:
-    """`pfed1bs report RUN...`: report.html from files only, in the folder all runs share."""
+    """`pfed1bs report RUN...`: a page from files only; that of one folder in it, that of several in a new one."""
     own = _arguments("report", words, folders=True)
-    path = Path(own.folders[0]) / "report.html"
-    report.write(report.collect([Path(name) for name in own.folders]), path)
-    print(path)
+    folders = [Path(name) for name in own.folders]
+    records = report.collect(folders)
+    folder = Path(own.out) if own.out else folders[0] if len(folders) == 1 else _new(records)
+    if (folder / "config.toml").exists() and folders != [folder]:
+        raise UserError(f"{folder} is a run folder with a report of its own", "choose another --out")
+    terminal.write(records, folder)
+    print(folder / "report.html")
 
 
 def data_command(words: list[str]) -> None:
     """`pfed1bs data`: who holds what."""
-    own, recipe, flags = _split(words, "data", ("--json",), ("--picture",))
-    config = load(recipe, flags, "data")
+    own, recipe, rest = _split(words, "data", JSON, {"--picture": "an SVG file to draw it to"})
+    config = load(recipe, rest)
     data = federation(config)
     if own.json:
         train, test = data.table()
         shown({"train": train.tolist(), "test": test.tolist()})
     else:
-        _print(show.table(data))
+        terminal.show(show.table(data))
     if own.picture:
         show.picture(data, Path(own.picture))
         print(own.picture, file=sys.stderr)
@@ -80,19 +90,15 @@ def data_command(words: list[str]) -> None:
 
 def list_command(words: list[str]) -> None:
     """`pfed1bs list`: methods, what they send for the model of a recipe, and what they can do."""
-    own, recipe, flags = _split(words, "list", ("--json",))
-    rows = methods.table(load(recipe, flags, "list"))
+    own, recipe, rest = _split(words, "list", JSON)
+    rows = methods.table(load(recipe, rest))
     if own.json:
         shown([row.facts() for row in rows])
         return
     for sheet in (methods.sent(rows), methods.capabilities(rows)):
-        table = need("rich.table", "cli").Table(title=sheet.title, box=need("rich.box", "cli").SIMPLE_HEAD)
-        for column in sheet.columns:
-            short = column.replace(" up", "\nup").replace(" down", "\ndown")
-            table.add_column(short, justify="right" if column.startswith("bits") else "left")
-        for line in sheet.lines:
-            table.add_row(*line)
-        _print(table)
+        heads = [column.replace(" up", "\nup").replace(" down", "\ndown") for column in sheet.columns]
+        right = [column.startswith("bits") for column in sheet.columns]
+        terminal.show_table(sheet.title, heads, sheet.lines, right)
 
 
 def costs_command(words: list[str]) -> None:
@@ -102,12 +108,11 @@ def costs_command(words: list[str]) -> None:
     if own.json:
         shown([vars(cell) for cell in cells])
         return
-    table = need("rich.table", "cli").Table(title="MiB per round, 20 clients: the paper's table recomputed")
-    for column in ("method", "data", "printed", "ours", "verdict"):
-        table.add_column(column)
-    for cell in cells:
-        table.add_row(cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed")
-    _print(table)
+    lines = [
+        (cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed") for cell in cells
+    ]
+    heads = ("method", "data", "printed", "ours", "verdict")
+    terminal.show_table("MiB per round, 20 clients: the paper's table recomputed", heads, lines, [False] * 5)
 
 
 def flower_command(words: list[str]) -> None:
@@ -118,11 +123,12 @@ def flower_command(words: list[str]) -> None:
         raise UserError("what to write, and where?", "pfed1bs flower init DIR, or pfed1bs flower certificates DIR")
     folder, rest = Path(words[1]), words[2:]
     if words[0] == "init":
-        _, recipe, flags = _split(rest, "flower", ())
-        path = app_folder.write_app(folder, load(recipe, flags, "flower init"))
+        _, recipe, rest = _split(rest, "flower", {})
+        path = app_folder.write_app(folder, load(recipe, rest))
         print(f"{path}\nrun it with: flwr run {folder} SUPERLINK --stream")
         return
-    parser = argparse.ArgumentParser(prog="pfed1bs flower certificates", description=HELP["flower"])
+    parser = flags.Flags(prog="pfed1bs flower certificates", description=HELP["flower"])
+    parser.add_argument("-h", "--help", action="help", help="show this")
     parser.add_argument("--hosts", default="127.0.0.1,localhost", help="names and addresses of the server")
     parser.add_argument("--nodes", type=int, default=3, help="key pairs to make")
     own = parser.parse_args(rest)
@@ -154,85 +160,63 @@ def env_command(words: list[str]) -> None:
 
 def _arguments(command: str, words: list[str], folders: bool = False) -> argparse.Namespace:
     """The flags of a command that takes no configuration."""
-    parser = argparse.ArgumentParser(prog=f"pfed1bs {command}", description=HELP[command])
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
+    parser.add_argument("-h", "--help", action="help", help="show this")
     if folders:
         parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, or folders of run folders")
+        parser.add_argument("--out", default="", help="folder for the page (default: that of the runs, or a new one)")
+    else:
+        parser.add_argument("--json", action="store_true", default=False, help="print JSON")
     return parser.parse_args(words)
 
 
 def _split(
-    words: list[str], command: str, switches: tuple[str, ...], values: tuple[str, ...] = ()
+    words: list[str],
+    command: str,
+    switches: dict[str, str],
+    values: dict[str, str] | None = None,
+    lists: dict[str, str] | None = None,
 ) -> tuple[argparse.Namespace, str | None, list[str]]:
     """The command's own flags, the recipe, and the flags of the configuration."""
-    parser = argparse.ArgumentParser(
-        prog=f"pfed1bs {command}", description=HELP[command], add_help=False, allow_abbrev=False
-    )
-    for switch in switches:
-        parser.add_argument(switch, action="store_true")
-    for value in values:
-        parser.add_argument(value)
+    parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
+    parser.add_argument("-h", "--help", action="store_true", default=False, help="show this")
+    for name, text in switches.items():
+        parser.add_argument(name, action="store_true", default=False, help=text)
+    for name, text in (values or {}).items():
+        parser.add_argument(name, default=None, help=text)
+    for name, text in (lists or {}).items():
+        parser.add_argument(name, action="extend", nargs="+", default=[], help=text)
     recipe = words[0] if words and not words[0].startswith("-") else None
-    own, flags = parser.parse_known_args(words[1:] if recipe else words)
-    if "-h" in flags or "--help" in flags:
-        parser.print_help()
-        print("\nkeys of the configuration, the same in TOML files:")
-        name = flags[flags.index("--algorithm.name") + 1] if "--algorithm.name" in flags[:-1] else "pfed1bs"
-        print(flag_parser(name, command).format_help())
+    own, rest = parser.parse_known_args(words[1:] if recipe else words)
+    if own.help:
+        print(parser.format_help())
+        print(flags.told(known_keys(flags.named(rest))))
         raise SystemExit(0)
-    return own, recipe, flags
+    return own, recipe, rest
 
 
-def _print(table: object) -> None:
-    need("rich.console", "cli").Console().print(table)
+def _seeds(given: str | None, named: list[int], rest: list[str], config: Config) -> list[int]:
+    """The seeds of a comparison: --seeds, or --seed, or those of the recipe."""
+    one = flags.one(rest, "seed") is not None
+    if given is None:
+        return [config.seed] if one else named
+    if one:
+        raise UserError("a comparison takes --seed or --seeds, not both", f"write --seeds {given}")
+    try:
+        return [int(seed) for seed in given.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds must be whole numbers, got {given}", "write --seeds 0,1,2") from None
 
 
-def _watch(run: Run, resume: bool) -> None:
-    """Do the rounds with a bar on a terminal, one line per evaluation otherwise, on stderr."""
-    progress = need("rich.progress", "cli")
-    console = need("rich.console", "cli").Console(stderr=True)
-    label = f"{run.config.method} seed {run.config.seed}"
-    columns = (*progress.Progress.get_default_columns(), progress.TextColumn("{task.fields[news]}"))
-    with progress.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(label, total=run.config.rounds, news="")
-        for record in run.rounds(resume):
-            accuracy = f"accuracy {record['accuracy']:.2f}" if "accuracy" in record else None
-            bar.update(task, completed=record["round"] + 1, **({"news": accuracy} if accuracy else {}))
-            if accuracy and not console.is_terminal:
-                print(f"{label}: round {record['round'] + 1} of {run.config.rounds}, {accuracy}", file=sys.stderr)
+def _ready(config: Config, resume: bool) -> None:
+    """Refuse what would fail after training: a folder that nobody named, packages and devices that are not there."""
+    if resume and not config.out:
+        raise UserError("--resume needs to know the run folder", "add --out and the folder of the run")
+    for module, extra in NEEDED.items():
+        need(module, extra)
+    choose(config.device)
 
 
-def _finished(runs: list[Run], folder: Path, as_json: bool) -> None:
-    """Write the pictures and the report, print the table."""
-    records = [report.read(run.folder) for run in runs]
-    report.write(records, folder / "report.html")
-    summaries = [run.summary for run in runs]
-    if as_json:
-        shown(summaries[0] if len(runs) == 1 else summaries)
-        return
-    first = runs[0].config
-    title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: percent correct"
-    table = need("rich.table", "cli").Table(title=title, caption=CAPTION, box=need("rich.box", "cli").SIMPLE_HEAD)
-    for column in ("method", "personal", "global", "tuned", "MiB/round", "of FedAvg"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for name in dict.fromkeys(run.config.method for run in runs):
-        own = [summary for summary in summaries if summary["algorithm"] == name]
-        table.add_row(name, *_cells(own))
-    _print(table)
-    print(f"folder  {folder}\nreport  {folder / 'report.html'}\npicture {folder / 'plots' / 'accuracy-bytes.svg'}")
-
-
-def _cells(own: list[dict[str, object]]) -> list[str]:
-    def spread(key: str) -> str:
-        values = [float(str(summary[key])) for summary in own if key in summary]
-        if not values:
-            return ""
-        return f"{mean(values):.2f}" + (f"\u00b1{stdev(values):.2f}" if len(values) > 1 else "")
-
-    ratio = mean(float(str(summary["ratio_to_fedavg"])) for summary in own)
-    share = (
-        "0" if ratio == 0 else "1" if 0.99 < ratio < 1.01 else f"1/{1 / ratio:.0f}" if ratio < 0.5 else f"{ratio:.2f}"
-    )
-    mib = mean(float(str(summary["mib_per_round"])) for summary in own)
-    accuracies = [spread(key) for key in ("accuracy", "accuracy_global", "accuracy_tuned")]
-    return [*accuracies, f"{mib:.4f}", share]
+def _new(records: list[report.RunRecord]) -> Path:
+    """A folder for the page of several folders."""
+    return folder_of(Config(data=DataConfig(name=str(records[0].summary.get("dataset", "runs")))), "report")

@@ -3,8 +3,10 @@
 from importlib import import_module
 from types import ModuleType
 
+from pfed1bs.errors import Told
 
-class Missing(ImportError):
+
+class Missing(Told, ImportError):
     """An optional package that is needed now."""
 
 
@@ -14,4 +16,4 @@ def need(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ModuleNotFoundError as error:
         name = module.partition(".")[0]
-        raise Missing(f"this needs {name}, which is not installed; pip install 'pfed1bs[{extra}]'") from error
+        raise Missing(f"this needs {name}, which is not installed", f"pip install 'pfed1bs[{extra}]'") from error

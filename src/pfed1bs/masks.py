@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pfed1bs.errors import UserError
 from pfed1bs.rng import stream
 from pfed1bs.task import Part
 
@@ -20,7 +21,7 @@ def kept(parts: Sequence[Part], density: float) -> list[int]:
     budget = round(density * sum(sizes))
     dense = {i for i, part in enumerate(parts) if part.kind == "norm"}
     if not 0 < density <= 1 or budget < sum(sizes[i] for i in dense):
-        raise ValueError(
+        raise UserError(
             f"algorithm.density must be in (0, 1] and cover normalisation layers, which stay dense, got {density}"
         )
     while True:

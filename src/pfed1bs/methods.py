@@ -4,18 +4,19 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import ceil, prod
-from typing import get_args, get_type_hints
+from typing import get_args
 
 from pfed1bs import costs
 from pfed1bs.algorithm import Algorithm
-from pfed1bs.algorithms import REGISTRY, SHARED, algorithm_class, make
+from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.codecs import Entropy, Sparse
-from pfed1bs.config import Config, Options, comments
+from pfed1bs.config import Config, Options
 from pfed1bs.data import load
 from pfed1bs.models import build
+from pfed1bs.options import keys, shown
 from pfed1bs.tables import CountedRows, Rows
 from pfed1bs.task import Task
 from pfed1bs.wire import Codec, Layout
@@ -163,32 +164,22 @@ def capabilities(rows: list[Row]) -> Sheet:
 
 def options(name: str) -> str:
     """The options of a method with their defaults: those that most methods have by name, the others one in a line."""
-    cls = algorithm_class(name)
-    hints, notes = get_type_hints(cls), comments(cls)
-    usual = {item.name: item.default for item in fields(Averaging)}
+    common = keys(Averaging)
     shared, lines = [], []
-    for item in fields(cls):  # type: ignore[arg-type]
-        if item.name in usual and item.default == usual[item.name]:
-            shared += [f"`{item.name}`"] if item.name not in SHARED else []
-        elif item.name not in SHARED:
-            others = [choice for choice in get_args(hints[item.name]) if choice != item.default]
-            choices = f" (or {', '.join(map(_written, others))})" if others else ""
-            note = f": {notes[item.name]}" if item.name in notes else ""
-            lines.append(f"- `{item.name}` = {_written(item.default)}{choices}{note}")
+    for key, own in keys(algorithm_class(name)).items():
+        if key in common and own.default == common[key].default:
+            shared.append(f"`{key}`")
+            continue
+        others = [choice for choice in get_args(own.type) if choice != own.default]
+        choices = f" (or {', '.join(map(shown, others))})" if others else ""
+        lines.append(f"- `{key}` = {shown(own.default)}{choices}: {own.help}")
     return "\n".join([f"Usual options: {', '.join(shared)}.", *([""] if lines else []), *lines])
 
 
 def usual() -> Sheet:
     """The options that most methods have."""
-    notes = comments(Averaging)
-    own = [item for item in fields(Averaging) if item.name not in SHARED]
-    lines = [(f"`{item.name}`", _written(item.default), notes[item.name]) for item in own]
+    lines = [(f"`{name}`", shown(key.default), key.help) for name, key in keys(Averaging).items()]
     return Sheet("Usual options", ("option", "default", "meaning"), lines)
-
-
-def _written(value: object) -> str:
-    """A value as in TOML, without quotes."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def mlp() -> list[Row]:

@@ -1,12 +1,14 @@
 """The networks of the paper, and your own as "package.module:function"."""
 
-import difflib
+import copy
 import importlib
 import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from pfed1bs.errors import UserError, nearest
 
 Builder = Callable[[tuple[int, ...], int], nn.Module]
 
@@ -31,9 +33,10 @@ def _vgg(name: str, blocks: Sequence[Sequence[int]], hidden: int, shape: tuple[i
     """Blocks of 3x3 convolutions of the given widths, each block halving the picture, then two hidden layers."""
     least = 2 ** len(blocks)
     if len(shape) != 3 or min(shape[1:]) < least:
-        raise ValueError(
+        raise UserError(
             f"{name} needs pictures of shape (channels, height, width) of at least {least} x {least} pixels, "
-            f"got {shape}; use mlp or your own model for smaller inputs"
+            f"got {shape}",
+            "use mlp or your own model for smaller inputs",
         )
     layers: list[nn.Module] = []
     channels, height, width = shape
@@ -60,18 +63,30 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = builder(shape, classes)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model {name} must return a torch.nn.Module, got {type(model).__name__}")
+        if not isinstance(model, nn.Module):
+            raise UserError(f"model {name} must return a torch.nn.Module, got {type(model).__name__}")
+        _check_outputs(name, model, shape, classes)
     return model
+
+
+@torch.no_grad()
+def _check_outputs(name: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a model that has not a number for every class and sample; its modes and buffers stay as they were."""
+    trial = copy.deepcopy(model).eval()
+    if any(value.dtype != torch.float32 for value in trial.parameters()):
+        return  # Task says so
+    outputs = trial(torch.zeros(2, *shape))
+    found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != 2 or outputs.shape[1] < classes:
+        raise UserError(
+            f"model {name} must give {classes} outputs for each of 2 samples, the logits of the classes, got {found}",
+            "end it in torch.nn.Linear(..., classes)",
+        )
 
 
 def _registered(name: str) -> Builder:
     if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)
-        raise ValueError(
-            f"unknown model {name!r}; did you mean {near[0]!r}? There are {', '.join(MODELS)}, "
-            'and your own as "package.module:function"'
-        )
+        raise UserError(f"unknown model {name!r}", f'{nearest(name, MODELS)} Your own: "package.module:function"')
     return MODELS[name]
 
 
@@ -80,11 +95,12 @@ def _imported(name: str) -> Builder:
     try:
         builder = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f'model {name!r} cannot be imported ({error}); write "package.module:function", where function takes '
-            "the shape of one input and the number of classes, and the package is installed or on PYTHONPATH"
+        raise UserError(
+            f"model {name!r} cannot be imported ({error})",
+            'write "package.module:function", where function takes '
+            "the shape of one input and the number of classes, and the package is installed or on PYTHONPATH",
         ) from error
     if not callable(builder):
-        raise ValueError(f"model {name!r} must name a function of (shape, classes), got {type(builder).__name__}")
+        raise UserError(f"model {name!r} must name a function of (shape, classes), got {type(builder).__name__}")
     found: Builder = builder
     return found

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from pfed1bs.errors import UserError
 from pfed1bs.stacked import Backward, Pass, Places, Plan, leaf
 from pfed1bs.tracing import CONVOLUTIONS, plan
 
@@ -65,7 +66,7 @@ class Network:
             if "vmap" not in str(error) and "Batching rule" not in str(error):
                 raise
             name = type(self._module).__name__
-            raise ValueError(f"{name} cannot be computed for all clients at once ({error}); {WAY_OUT}") from error
+            raise UserError(f"{name} cannot be computed for all clients at once ({error})", WAY_OUT) from error
         return outputs, features
 
     def _one_by_one(self, mine: "_Copy", values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,9 +84,9 @@ class Network:
         torch.set_rng_state(before[0])
         if len(before) > 1:
             torch.cuda.set_rng_state(before[1], device)
-        raise ValueError(
-            f"{type(self._module).__name__} draws from the global random state, so that two equal runs would differ; "
-            "take dropout and other random draws out of its forward"
+        raise UserError(
+            f"{type(self._module).__name__} draws from the global random state, so that two equal runs would differ",
+            "take dropout and other random draws out of its forward",
         )
 
     def _copy(self, training: bool) -> "_Copy":

@@ -10,26 +10,15 @@ from typing import IO, ClassVar, Self
 from torch import Tensor
 
 from pfed1bs import checkpoint
-from pfed1bs.config import Config, Options, UserError, as_tables, load
+from pfed1bs.config import Config, Options, as_tables, free, load
 from pfed1bs.environment import argv, commit, environment, release
+from pfed1bs.errors import UserError
 from pfed1bs.evaluate import Score, scored, write_clients
 from pfed1bs.extras import need
 from pfed1bs.locking import hold
 from pfed1bs.simulate import Progress, Round
 
 MIB = 2**20
-FREE = (
-    "rounds",
-    "out",
-    "device",
-    "threads",
-    "chunk",
-    "evaluate_every",
-    "checkpoint_every",
-    "potential",
-    "compare",
-    "options",
-)
 LOCK = "lock"
 Record = dict[str, float | int]
 
@@ -155,8 +144,8 @@ class RunFolder:
 
 def identity(config: Config) -> str:
     """What a checkpoint of this configuration must agree with, as JSON."""
-    tables = {key: value for key, value in as_tables(config).items() if key not in FREE}
-    tables["data"] = {key: value for key, value in asdict(config.data).items() if key != "root"}
+    tables = {key: value for key, value in as_tables(config).items() if key not in free()}
+    tables["data"] = {key: value for key, value in asdict(config.data).items() if f"data.{key}" not in free()}
     return json.dumps(tables, sort_keys=True)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State
 from pfed1bs.data import Federation
+from pfed1bs.errors import Failure, UserError
 from pfed1bs.exchange import (
     News,
     Traffic,
@@ -29,6 +30,8 @@ from pfed1bs.rng import stream
 from pfed1bs.trust import ALL, Trust, finite
 from pfed1bs.wire import Message
 from pfed1bs.workers import CPU, alone, spread
+
+SMALLER = "try a smaller algorithm.lr, or look at that client's data"
 
 
 @dataclass(frozen=True)
@@ -117,11 +120,11 @@ class Turn:
         return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
 
 
-class Diverged(RuntimeError):
+class Diverged(Failure):
     """Weights, losses or a shared state that are no longer finite, and the clients that made them so."""
 
-    def __init__(self, message: str, clients: list[int]) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, hint: str, clients: list[int]) -> None:
+        super().__init__(message, hint)
         self.clients = clients
 
 
@@ -185,8 +188,7 @@ def conclude(
         single = [(plan.cohort.rows(slice(i, i + 1)), [data]) for i, data in enumerate(uplinks)]
         bad = [int(one.ids) for one, data in single if not finite(answered(algorithm, now, one, data, ALL)[0])]
         who = f"the message of client {', '.join(map(str, bad))} makes" if bad else "its messages together make"
-        hint = "try a smaller algorithm.lr, or look at that client's data"
-        raise Diverged(f"round {now.round}: {who} the shared state NaN or infinite; {hint}", bad)
+        raise Diverged(f"round {now.round}: {who} the shared state NaN or infinite", SMALLER, bad)
     seen = now.seen.index_fill(0, plan.active.ids, now.round)
     return Progress(now.round + 1, server, now.clients, seen, remember(algorithm, now.history, plan.news, seen)), log
 
@@ -221,7 +223,13 @@ def choose(device: str | torch.device) -> torch.device:
     """The device; "auto" is CUDA where there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise UserError(f"unknown device {device}", "there are auto, cpu, cuda, cuda:0, cuda:1, ...") from None
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"there is no device {device} here", "leave --device out, or write --device cpu")
+    return chosen
 
 
 def begin(algorithm: Algorithm, clients: int) -> Progress:
@@ -235,7 +243,7 @@ def draw(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None
     """The clients of a round: uniform without replacement, the same for every method."""
     clients = len(sizes)
     if sampled is not None and not 1 <= sampled <= clients:
-        raise ValueError(f"sampled must be in 1 .. clients = {clients}, got {sampled}")
+        raise UserError(f"sampled must be in 1 .. clients = {clients}, got {sampled}")
     ids = torch.randperm(clients, generator=stream(seed, "cohort", round))[: sampled or clients].sort().values
     return Cohort(seed, round, ids, sizes.cpu()[ids], seen[ids])
 
@@ -265,7 +273,7 @@ def check(clients: State, log: State, cohort: Cohort) -> None:
     if not bool(good.all()):
         bad = cohort.ids[~good].tolist()
         raise Diverged(
-            f"round {cohort.round}: the weights or the loss of client {', '.join(map(str, bad))} became NaN or infinite"
-            "; try a smaller algorithm.lr, or look at that client's data",
+            f"round {cohort.round}: weights or loss of client {', '.join(map(str, bad))} became NaN or infinite",
+            SMALLER,
             bad,
         )

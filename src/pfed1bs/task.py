@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from pfed1bs.errors import UserError
 from pfed1bs.network import GLOBAL_RANDOM, Network
 from pfed1bs.rng import stream
 from pfed1bs.stacked import Pass, Places
@@ -47,16 +48,21 @@ class Task:
         layers = dict(module.named_modules())
         drops = [name for name, layer in layers.items() if isinstance(layer, nn.modules.dropout._DropoutNd)]
         if drops:
-            raise ValueError(
-                f"dropout draws from the global random state, which training must not touch, got layers {drops}; "
-                "replace them by torch.nn.Identity()"
+            raise UserError(
+                f"dropout draws from the global random state, which training must not touch, got layers {drops}",
+                "replace them by torch.nn.Identity()",
             )
         self.bn = bn
         self._module = copy.deepcopy(module)
         self._head = next((name for name in reversed(layers) if isinstance(layers[name], nn.Linear)), None)
         self.parts = _parts(self._module, self._head)
         if not self.parts:
-            raise ValueError(f"a model needs trainable parameters, {type(module).__name__} has none; set requires_grad")
+            raise UserError(
+                f"a model needs trainable parameters, {type(module).__name__} has none", "set requires_grad"
+            )
+        kinds = {str(value.dtype) for value in module.parameters()} - {"torch.float32"}
+        if kinds:
+            raise UserError(f"weights must be torch.float32, got {', '.join(sorted(kinds))}", "build model.float()")
         self.n = self.parts[-1].slice.stop
         self._lengths = [math.prod(part.shape) for part in self.parts]
         trained = {part.name for part in self.parts}
@@ -157,17 +163,17 @@ class Task:
 
     def _values(self, weights: State, buffers: State) -> State:
         if {BUFFER + name for name in self._buffers} != set(buffers):
-            raise ValueError(
-                f"this model's buffers are {sorted(self._buffers)}, got the keys {sorted(buffers)}; "
-                f'begin with task.buffers(clients) and pass on the keys that begin with "{BUFFER}"'
+            raise UserError(
+                f"this model's buffers are {sorted(self._buffers)}, got the keys {sorted(buffers)}",
+                f'begin with task.buffers(clients) and pass on the keys that begin with "{BUFFER}"',
             )
         return weights | {name.removeprefix(BUFFER): value for name, value in buffers.items()}
 
     def _seen(self, done: Pass) -> Tensor:
         if self._head is None or done.features is None:
-            raise ValueError(
-                f"features are the input of the last torch.nn.Linear, and {type(self._module).__name__} has none; "
-                "end the model in one, or choose a method that needs no features"
+            raise UserError(
+                f"features are the input of the last torch.nn.Linear, and {type(self._module).__name__} has none",
+                "end the model in one, or choose a method that needs no features",
             )
         return done.features
 

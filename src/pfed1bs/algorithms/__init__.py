@@ -1,10 +1,11 @@
 """The registry: one file and one line per method."""
 
-import difflib
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 
 from pfed1bs.algorithm import Algorithm
+from pfed1bs.errors import UserError, nearest
+from pfed1bs.options import PROVIDED, check, keys
 from pfed1bs.task import Task
 
 REGISTRY = {  # name on the command line: module and class
@@ -32,25 +33,49 @@ REGISTRY = {  # name on the command line: module and class
     "fedproto": "fedproto:FedProto",
     "dispfl": "dispfl:DisPFL",
 }
-SHARED = ("task", "seed")  # fields that the run provides, not the user's [algorithm] table
+OWN = ("down", "up", "init", "broadcast", "local", "aggregate", "paper", "personalises")  # a method has to say these
+USUAL = ("trains", "absorb", "snapshot", "known", "personal")  # of these Algorithm has the common case
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The dataclass of a method by its name on the command line."""
+    """The dataclass of a method by its name on the command line, or your own by "package.module:Class"."""
+    if ":" in name:
+        return _own(name)
     if name not in REGISTRY:
-        near = difflib.get_close_matches(name, REGISTRY, n=1, cutoff=0.0)[0]
-        raise ValueError(f"unknown algorithm {name!r}; did you mean {near!r}? There are {', '.join(REGISTRY)}")
+        raise UserError(f"unknown algorithm {name}", f'{nearest(name, REGISTRY)} Your own: "package.module:Class"')
     module, _, attribute = REGISTRY[name].partition(":")
     found: type[Algorithm] = getattr(import_module(f"{__name__}.{module}"), attribute)
     return found
 
 
 def make(name: str, task: Task, seed: int = 0, **options: object) -> Algorithm:
-    """The method `name` with its defaults, except for the options given."""
+    """The method `name` with its defaults, except for the options given; they are as strict as on the command line."""
     found = algorithm_class(name)
-    known = [field.name for field in fields(found) if field.name not in SHARED]  # type: ignore[arg-type]
+    known = keys(found)
     for key in options:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-            raise ValueError(f"{name} has no option {key!r}; did you mean {near[0] if near else 'none'!r}?")
+            raise UserError(f"{name} has no option {key}", nearest(key, known))
+    check(found, options, "algorithm.")
     return found(task=task, seed=seed, **options)  # type: ignore[call-arg]
+
+
+def _own(name: str) -> type[Algorithm]:
+    """Somebody's class, if it says all that a method has to say."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: type[Algorithm] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        hint = "write package.module:Class; the package is installed or on PYTHONPATH"
+        raise UserError(f"algorithm {name} cannot be imported ({error})", hint) from error
+    if not isinstance(found, type) or not is_dataclass(found):
+        raise UserError(f"algorithm {name} must be a dataclass", "put @dataclass(frozen=True) before the class")
+    given = {item.name for item in fields(found)}
+    missing = [part for part in PROVIDED if part not in given]
+    missing += [part for part in OWN if getattr(found, part, None) in (None, getattr(Algorithm, part, None))]
+    missing += [part for part in USUAL if not hasattr(found, part)]
+    if missing:
+        raise UserError(
+            f"algorithm {name} lacks {', '.join(missing)}",
+            "pfed1bs.Algorithm says what each of them is, and has some to inherit",
+        )
+    return found

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Batches, Cohort, State, Walk, buffers_of, present
 from pfed1bs.algorithms.exact import Companion, apart, shared_of
+from pfed1bs.options import SHARE, option
 from pfed1bs.wire import Message
 
 
@@ -20,15 +21,10 @@ class APFL(Companion):
     shared model. Kept at the client are v and the mixture, not w_k, which every round begins anew. 2 R gradients.
     """
 
-    alpha: float = 0.5  # share of the own model in the mixture (the first one, if it adapts)
-    adaptive: bool = False  # whether each client learns its alpha
+    alpha: float = option(0.5, "share of the own model in the mixture (the first one, if it adapts)", SHARE)
+    adaptive: bool = option(False, "whether each client learns its alpha")
 
     paper: ClassVar[str] = "Deng et al., arXiv 2003.13461"
-
-    def __post_init__(self) -> None:
-        """Refuse mixtures that are none."""
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"algorithm.alpha is a share, 0 .. 1, got {self.alpha}; 0.5 is a good start")
 
     def init(self, clients: int) -> tuple[State, State]:
         """Own models and mixtures begin as the shared one."""

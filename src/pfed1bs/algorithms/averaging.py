@@ -12,6 +12,7 @@ from pfed1bs.algorithm import Batches, Cohort, State, buffers_of, stack
 from pfed1bs.algorithms.shared import Shared
 from pfed1bs.codecs import Floats
 from pfed1bs.compressors import Compressor
+from pfed1bs.options import POSITIVE, option
 from pfed1bs.wire import Layout, Message
 
 
@@ -19,7 +20,7 @@ from pfed1bs.wire import Layout, Message
 class Averaging(Shared):
     """w <- w + server_lr * sum_k p_k decode_k, where decode_k is client k's compressed update after R local steps."""
 
-    server_lr: float = 1.0  # eta_s: step size at the server
+    server_lr: float = option(1.0, "eta_s: step size at the server", POSITIVE)
 
     @property
     @abstractmethod

@@ -12,6 +12,7 @@ from torch import Tensor
 from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, stack
 from pfed1bs.codecs import Floats, Signs
 from pfed1bs.masks import drawn, evolved, floats, kept, places
+from pfed1bs.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
 from pfed1bs.task import Task
 from pfed1bs.votes import pack
 from pfed1bs.wire import Layout, Message
@@ -29,14 +30,16 @@ class DisPFL(Algorithm):
 
     task: Task
     seed: int = 0
-    lr: float = 0.05  # eta: step size
-    mu: float = 1e-5  # ridge
-    momentum: float = 0.0  # starts from rest in every round
-    density: float = 0.5  # rho: share of the weights that exist
-    neighbours: int = 1  # models that a client is sent in a round
-    anneal: float = 0.5  # a: share of a layer that is replaced after the first round; falls to 0 as a cosine
-    horizon: int = 100  # T: the round from which masks no longer change
-    regrow: Literal["gradient", "random"] = "gradient"  # which weights replace the smallest ones
+    lr: float = option(0.05, "eta: step size", POSITIVE, role="optimiser")
+    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
+    momentum: float = option(0.0, "starts from rest in every round", BELOW_ONE, role="optimiser")
+    density: float = option(0.5, "rho: share of the weights that exist", FRACTION)
+    neighbours: int = option(1, "models that a client is sent in a round", at_least(1))
+    anneal: float = option(
+        0.5, "a: share of a layer that is replaced after the first round; falls to 0 as a cosine", SHARE
+    )
+    horizon: int = option(100, "T: the round from which masks no longer change", at_least(1))
+    regrow: Literal["gradient", "random"] = option("gradient", "which weights replace the smallest ones")
 
     paper: ClassVar[str] = "Dai et al., ICML 2022"
     personalises: ClassVar[bool] = True

@@ -7,6 +7,7 @@ import torch
 
 from pfed1bs.algorithm import Batches, Cohort, State, Walk, buffers_of, present
 from pfed1bs.algorithms.exact import Companion, apart, shared_of
+from pfed1bs.options import NOT_NEGATIVE, option
 from pfed1bs.wire import Message
 
 
@@ -18,7 +19,7 @@ class Ditto(Companion):
     weighted by N_k, as in all methods, which has the same mean. A round takes 2 R gradients.
     """
 
-    lam: float = 0.1  # lambda: pull of the personal model towards the received one
+    lam: float = option(0.1, "lambda: pull of the personal model towards the received one", NOT_NEGATIVE)
 
     paper: ClassVar[str] = "Li et al., ICML 2021"
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.compressors import Compressor, Eden
+from pfed1bs.options import Range, option
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,11 @@ class EDEN(Averaging):
     round(b n') bits, where the original draws the number of coordinates with one bit more.
     """
 
-    bits: float = 1.0  # b: bits per coordinate of the padded update, in (0, 4]; fractions mix two widths
+    bits: float = option(
+        1.0,
+        "b: bits per coordinate of the padded update, in (0, 4]; fractions mix two widths",
+        Range("in (0, 4]", lambda x: 0 < x <= 4),
+    )
 
     paper: ClassVar[str] = "Vargaftik et al., ICML 2022"
 

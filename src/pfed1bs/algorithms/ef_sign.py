@@ -10,6 +10,7 @@ from torch import Tensor
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.replica import Replica
 from pfed1bs.codecs import Floats, Signs
+from pfed1bs.options import option
 from pfed1bs.votes import sign, unpack
 from pfed1bs.wire import Layout, Message
 
@@ -22,8 +23,10 @@ class EFSign(Replica):
     is away.
     """
 
-    scales: Literal["one", "tensor"] = "one"  # how many scales a message has: 32 bits, or 32 for each weight tensor
-    weights: Literal["samples", "equal"] = "samples"  # of the clients in the mean
+    scales: Literal["one", "tensor"] = option(
+        "one", "how many scales a message has: 32 bits, or 32 for each weight tensor"
+    )
+    weights: Literal["samples", "equal"] = option("samples", "of the clients in the mean")
 
     paper: ClassVar[str] = "Karimireddy et al., ICML 2019"
 

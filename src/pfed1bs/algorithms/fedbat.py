@@ -13,6 +13,7 @@ from torch import Tensor
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.compressors import Binary
+from pfed1bs.options import POSITIVE, SHARE, option
 from pfed1bs.wire import Message
 
 
@@ -25,10 +26,10 @@ class FedBAT(Averaging):
     not ten epochs. Momentum rests again after the warm-up. The client's own model is w + u.
     """
 
-    rho: float = 6.0  # how fast alpha follows its parameter
-    warm_up: float = 0.5  # phi: share of the steps with a real-valued update
-    alpha_min: float = 5e-4  # least alpha
-    alpha_max: float = 5e-2  # largest alpha
+    rho: float = option(6.0, "how fast alpha follows its parameter", POSITIVE)
+    warm_up: float = option(0.5, "phi: share of the steps with a real-valued update", SHARE)
+    alpha_min: float = option(5e-4, "least alpha", POSITIVE)
+    alpha_max: float = option(5e-2, "largest alpha", POSITIVE)
 
     paper: ClassVar[str] = "Li et al., ICML 2024"
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from pfed1bs.algorithm import Cohort
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.compressors import QSGD, Compressor
+from pfed1bs.options import Range, at_least, option
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,13 @@ class FedPAQ(Averaging):
     their samples unless `weights` says equal, as in the original.
     """
 
-    levels: int = 1  # s: levels of a magnitude besides 0; an update takes 1 + ceil(log2(s + 1)) bits per weight
-    bucket: int = 512  # coordinates that share a norm of 32 bits; 0: all of them
-    weights: Literal["samples", "equal"] = "samples"  # of the clients in the mean
+    levels: int = option(
+        1,
+        "s: levels of a magnitude besides 0; an update takes 1 + ceil(log2(s + 1)) bits per weight",
+        Range("in 1 .. 32767", lambda x: 1 <= x <= 32767),
+    )
+    bucket: int = option(512, "coordinates that share a norm of 32 bits; 0: all of them", at_least(0))
+    weights: Literal["samples", "equal"] = option("samples", "of the clients in the mean")
 
     paper: ClassVar[str] = "Reisizadeh et al., AISTATS 2020"
 

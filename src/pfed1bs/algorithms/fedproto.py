@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, present, stack
+from pfed1bs.errors import UserError
+from pfed1bs.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.tables import CountedRows, Rows
 from pfed1bs.task import Part, Penalty, Task
 from pfed1bs.wire import Layout, Message
@@ -26,11 +28,11 @@ class FedProto(Algorithm):
 
     task: Task
     seed: int = 0
-    lr: float = 0.05  # eta: step size
-    lam: float = 1.0  # lambda: pull of the features towards the prototypes of their classes
-    mu: float = 1e-5  # ridge
-    momentum: float = 0.0  # velocity persists over rounds
-    weighting: Literal["samples", "clients"] = "samples"  # what counts in the mean of a class
+    lr: float = option(0.05, "eta: step size", POSITIVE, role="optimiser")
+    lam: float = option(1.0, "lambda: pull of the features towards the prototypes of their classes", NOT_NEGATIVE)
+    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
+    momentum: float = option(0.0, "velocity persists over rounds", BELOW_ONE, role="optimiser")
+    weighting: Literal["samples", "clients"] = option("samples", "what counts in the mean of a class")
 
     paper: ClassVar[str] = "Tan et al., AAAI 2022"
     personalises: ClassVar[bool] = True
@@ -41,7 +43,7 @@ class FedProto(Algorithm):
         for part in self.task.parts:
             if part.head and part.kind == "weight":
                 return part
-        raise ValueError("fedproto needs a model that ends in a trainable torch.nn.Linear; this one has none")
+        raise UserError("fedproto needs a model that ends in a trainable torch.nn.Linear, and this one has none")
 
     @property
     def down(self) -> Layout:

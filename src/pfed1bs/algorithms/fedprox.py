@@ -7,6 +7,7 @@ import torch
 
 from pfed1bs.algorithm import Batches, Cohort, State, Walk
 from pfed1bs.algorithms.exact import Exact
+from pfed1bs.options import NOT_NEGATIVE, option
 from pfed1bs.wire import Message
 
 
@@ -14,7 +15,7 @@ from pfed1bs.wire import Message
 class FedProx(Exact):
     """As published, with a fixed number of local steps for all; prox = 0 is FedAvg, bit for bit."""
 
-    prox: float = 0.01  # mu_p: pull towards the shared model of the round
+    prox: float = option(0.01, "mu_p: pull towards the shared model of the round", NOT_NEGATIVE)
 
     paper: ClassVar[str] = "Li et al., MLSys 2020"
 

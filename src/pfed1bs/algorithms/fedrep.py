@@ -9,6 +9,8 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.split import Split
+from pfed1bs.errors import UserError
+from pfed1bs.options import INSIDE, option
 from pfed1bs.wire import Message
 
 
@@ -21,7 +23,7 @@ class FedRep(Split):
     judging, every client trains its head on the last body, as the paper does in its last round, for `tune_steps`.
     """
 
-    head_share: float = 0.5  # share of the steps of a round that train the head
+    head_share: float = option(0.5, "share of the steps of a round that train the head", INSIDE)
 
     paper: ClassVar[str] = "Collins et al., ICML 2021"
 
@@ -36,7 +38,7 @@ class FedRep(Split):
     def head_steps(self, steps: int) -> int:
         """How many of the steps of a round train the head, at least one; at least one is left for the body."""
         if steps < 2 or not 0 < self.head_share < 1:
-            raise ValueError(
+            raise UserError(
                 f"fedrep shares the steps of a round between head and body: it needs steps >= 2, got {steps}, and "
                 f"algorithm.head_share inside (0, 1), got {self.head_share}"
             )

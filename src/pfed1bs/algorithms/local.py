@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 
 from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
+from pfed1bs.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.task import Task
 from pfed1bs.wire import Layout, Message
 
@@ -17,10 +18,10 @@ class Local(Algorithm):
 
     task: Task
     seed: int = 0
-    lr: float = 0.05  # eta: step size
-    mu: float = 1e-5  # ridge
-    momentum: float = 0.0  # velocity persists over rounds
-    train: Literal["sampled", "all"] = "sampled"
+    lr: float = option(0.05, "eta: step size", POSITIVE, role="optimiser")
+    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
+    momentum: float = option(0.0, "velocity persists over rounds", BELOW_ONE, role="optimiser")
+    train: Literal["sampled", "all"] = option("sampled", "who does local work in a round")
 
     paper: ClassVar[str] = "training alone"
     personalises: ClassVar[bool] = True

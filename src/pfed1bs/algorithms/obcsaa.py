@@ -12,6 +12,7 @@ from pfed1bs.algorithm import Cohort
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.algorithms.pfed1bs import sketch_size
 from pfed1bs.compressors.onebitcs import OneBitCS, biht
+from pfed1bs.options import FRACTION, at_least, option
 from pfed1bs.votes import sign, unpack
 from pfed1bs.wire import Message
 
@@ -24,12 +25,16 @@ class OBCSAA(Averaging):
     that the paper does not have: without (norm = false) the step has length server_lr. Nothing remembers what is cut.
     """
 
-    ratio: float = 0.1  # m / n: measurements per weight
-    sparsity: float = 0.005  # kappa / n: coordinates that a client keeps; above m / 20 reconstruction fails
-    votes: Literal["hard", "soft"] = "hard"  # what is solved for: the majority of the signs, or their mean
-    support: Literal["union", "client"] = "union"  # how many coordinates may move: kappa times clients, or kappa
-    iterations: int = 30  # of the reconstruction (BIHT), at most
-    norm: bool = True  # whether clients send the norm of what they kept
+    ratio: float = option(0.1, "m / n: measurements per weight", FRACTION)
+    sparsity: float = option(
+        0.005, "kappa / n: coordinates that a client keeps; above m / 20 reconstruction fails", FRACTION
+    )
+    votes: Literal["hard", "soft"] = option("hard", "what is solved for: the majority of the signs, or their mean")
+    support: Literal["union", "client"] = option(
+        "union", "how many coordinates may move: kappa times clients, or kappa"
+    )
+    iterations: int = option(30, "of the reconstruction (BIHT), at most", at_least(1))
+    norm: bool = option(True, "whether clients send the norm of what they kept")
 
     paper: ClassVar[str] = "Fan et al., IEEE TWC 2022"
 

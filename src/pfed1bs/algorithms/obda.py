@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.voting import Voting
+from pfed1bs.options import option
 from pfed1bs.votes import sign
 from pfed1bs.wire import Message
 
@@ -19,7 +20,7 @@ class OBDA(Voting):
     where the original, with a third symbol on the air, does not move.
     """
 
-    mode: Literal["update", "gradient"] = "update"  # what clients vote with
+    mode: Literal["update", "gradient"] = option("update", "what clients vote with")
 
     paper: ClassVar[str] = "Zhu et al., IEEE TWC 2021"
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Batches, Cohort, State, buffers_of
 from pfed1bs.algorithms.exact import Exact
+from pfed1bs.options import POSITIVE, option
 from pfed1bs.wire import Message
 
 
@@ -18,9 +19,9 @@ class PerFedAvg(Exact):
     BatchNorm statistics are those of the adapted model. A round takes 2 R gradients, with the Hessian term 4 R.
     """
 
-    alpha: float = 0.03  # step of the adaptation
-    order: Literal["first", "hessian-free"] = "first"  # what stands for the Hessian: nothing, or a difference
-    delta: float = 1e-3  # half the distance of that difference, in gradients
+    alpha: float = option(0.03, "step of the adaptation", POSITIVE)
+    order: Literal["first", "hessian-free"] = option("first", "what stands for the Hessian: nothing, or a difference")
+    delta: float = option(1e-3, "half the distance of that difference, in gradients", POSITIVE)
 
     paper: ClassVar[str] = "Fallah et al., NeurIPS 2020"
     personalises: ClassVar[bool] = True

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
 from pfed1bs.codecs import Entropy, Signs
+from pfed1bs.errors import UserError
+from pfed1bs.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.rng import TIES, bits, key
 from pfed1bs.sketch import Sketch, gaussian, srht
 from pfed1bs.task import Task
@@ -28,18 +30,18 @@ class PFed1BS(Algorithm):
 
     task: Task
     seed: int = 0
-    lr: float = 0.05  # eta: step size
-    lam: float = 5e-4  # lambda: pull towards the consensus
-    mu: float = 1e-5  # ridge
-    gamma: float = 1e4  # sharpness of the smoothed l1 norm
-    ratio: float = 0.1  # m / n: sketch bits per weight
-    momentum: float = 0.0  # velocity persists over rounds
-    v0: Literal["zero_masked", "zero_literal", "sketch"] = "zero_masked"
-    train: Literal["sampled", "all"] = "sampled"
-    projection: Literal["srht", "gaussian"] = "srht"
-    use_D: bool = True  # random signs in front of the transform
-    start: Literal["common", "own"] = "common"  # own: every client draws its first weights (ablation)
-    code: Literal["plain", "entropy"] = "plain"  # entropy: send the same bits as differences to what is known
+    lr: float = option(0.05, "eta: step size", POSITIVE, role="optimiser")
+    lam: float = option(5e-4, "lambda: pull towards the consensus", NOT_NEGATIVE)
+    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
+    gamma: float = option(1e4, "sharpness of the smoothed l1 norm", POSITIVE)
+    ratio: float = option(0.1, "m / n: sketch bits per weight", FRACTION)
+    momentum: float = option(0.0, "velocity persists over rounds", BELOW_ONE, role="optimiser")
+    v0: Literal["zero_masked", "zero_literal", "sketch"] = option("zero_masked", "the consensus of round 0")
+    train: Literal["sampled", "all"] = option("sampled", "who does local work in a round")
+    projection: Literal["srht", "gaussian"] = option("srht", "what makes the sketch")
+    use_D: bool = option(True, "random signs in front of the transform")
+    start: Literal["common", "own"] = option("common", "own: every client draws its first weights (ablation)")
+    code: Literal["plain", "entropy"] = option("plain", "entropy: send the same bits as differences to what is known")
 
     paper: ClassVar[str] = "Cheng et al., AAAI 2026"
     personalises: ClassVar[bool] = True
@@ -164,5 +166,5 @@ class PFed1BS(Algorithm):
 def sketch_size(n: int, ratio: float) -> int:
     """M = floor(ratio n), at least 1."""
     if not 0 < ratio <= 1:
-        raise ValueError(f"algorithm.ratio = m/n must be in (0, 1], got {ratio}; the paper uses 0.1")
+        raise UserError(f"algorithm.ratio = m/n must be in (0, 1], got {ratio}", "the paper uses 0.1")
     return max(1, int(ratio * n + 1e-9))

@@ -12,6 +12,7 @@ from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, 
 from pfed1bs.algorithms.onebit import Code, bits, code, layers
 from pfed1bs.algorithms.trial import ALONE, FT, Trial, empty, verdict
 from pfed1bs.codecs import Floats, Signs
+from pfed1bs.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, at_least, option
 from pfed1bs.task import Task
 from pfed1bs.trust import clamped
 from pfed1bs.votes import sign, unpack
@@ -30,20 +31,26 @@ class PFed1BSDelta(Algorithm):
 
     task: Task
     seed: int = 0
-    lr: float = 0.05  # eta: step size at the clients
-    mu: float = 1e-5  # ridge
-    momentum: float = 0.0  # starts from rest in every round
-    ratio: float = 0.1  # m / n: bits per weight
-    step: float = 0.0  # eta_g: size of the shared step; 0: 1, or less where noise would drown it (docs/delta.md)
-    decay: float = 0.0  # eta_g falls as 1 / (1 + decay * round)
-    keep: Literal["ft", "prox", "best"] = "prox"  # which model is personal; best: each client chooses, or trains alone
-    lam: float = 0.1  # lambda: how strongly `prox` is held near the shared model
-    trial: int = 20  # rounds a client takes part in before it chooses (best)
-    margin: float = 2.0  # standard errors by which another model must beat `prox` to be chosen (best)
-    rotate: bool = True  # second rotation before the server's signs
-    follow: bool = True  # the client's own model moves with the shared one, also while the client is away
-    scales: Literal["one", "layer"] = "one"  # layer: every layer has a sketch and a scale of its own
-    feedback: bool = False  # both sides remember what their signs lost and add it to the next message
+    lr: float = option(0.05, "eta: step size at the clients", POSITIVE, role="optimiser")
+    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
+    momentum: float = option(0.0, "starts from rest in every round", BELOW_ONE, role="optimiser")
+    ratio: float = option(0.1, "m / n: bits per weight", FRACTION)
+    step: float = option(
+        0.0, "eta_g: size of the shared step; 0: 1, or less where noise would drown it (docs/delta.md)", NOT_NEGATIVE
+    )
+    decay: float = option(0.0, "eta_g falls as 1 / (1 + decay * round)", NOT_NEGATIVE)
+    keep: Literal["ft", "prox", "best"] = option(
+        "prox", "which model is personal; best: each client chooses, or trains alone"
+    )
+    lam: float = option(0.1, "lambda: how strongly `prox` is held near the shared model", NOT_NEGATIVE)
+    trial: int = option(20, "rounds a client takes part in before it chooses (best)", at_least(1))
+    margin: float = option(
+        2.0, "standard errors by which another model must beat `prox` to be chosen (best)", NOT_NEGATIVE
+    )
+    rotate: bool = option(True, "second rotation before the server's signs")
+    follow: bool = option(True, "the client's own model moves with the shared one, also while the client is away")
+    scales: Literal["one", "layer"] = option("one", "layer: every layer has a sketch and a scale of its own")
+    feedback: bool = option(False, "both sides remember what their signs lost and add it to the next message")
 
     paper: ClassVar[str] = "this project, docs/delta.md"
     personalises: ClassVar[bool] = True

@@ -5,6 +5,8 @@ from typing import ClassVar, Literal
 
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.exact import Exact
+from pfed1bs.errors import UserError
+from pfed1bs.options import NOT_NEGATIVE, POSITIVE, at_least, option
 from pfed1bs.wire import Message
 
 
@@ -18,11 +20,13 @@ class PFedMe(Exact):
     methods. A round takes inner R gradients: `outer` = R / inner makes that R.
     """
 
-    lam: float = 15.0  # lambda: pull of theta towards the local copy of the shared model
-    inner: int = 5  # K: steps of theta on one batch
-    outer: int = 0  # batches of a round; 0: the steps of a round
-    meta_lr: float = 0.05  # eta: the local copy moves towards theta by the share eta lambda; lr is that of theta
-    train: Literal["sampled", "all"] = "sampled"  # who does local work in a round
+    lam: float = option(15.0, "lambda: pull of theta towards the local copy of the shared model", NOT_NEGATIVE)
+    inner: int = option(5, "K: steps of theta on one batch", at_least(1))
+    outer: int = option(0, "batches of a round; 0: the steps of a round", at_least(0))
+    meta_lr: float = option(
+        0.05, "eta: the local copy moves towards theta by the share eta lambda; lr is that of theta", POSITIVE
+    )
+    train: Literal["sampled", "all"] = option("sampled", "who does local work in a round")
 
     paper: ClassVar[str] = "Dinh et al., NeurIPS 2020"
     personalises: ClassVar[bool] = True
@@ -30,9 +34,10 @@ class PFedMe(Exact):
     def __post_init__(self) -> None:
         """Refuse steps that overshoot."""
         if not 0 <= self.meta_lr * self.lam < 1:
-            raise ValueError(
+            raise UserError(
                 f"algorithm.meta_lr * algorithm.lam must be in [0, 1), got {self.meta_lr} * {self.lam} = "
-                f"{self.meta_lr * self.lam:g}: the local copy would jump over theta; lower one of them"
+                f"{self.meta_lr * self.lam:g}: the local copy would jump over theta",
+                "lower one of them",
             )
 
     @property

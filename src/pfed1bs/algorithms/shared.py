@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pfed1bs.algorithm import Algorithm, Batches, Descent, State, buffers_of, model_of
+from pfed1bs.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, at_least, option
 from pfed1bs.task import Task
 
 
@@ -16,11 +17,11 @@ class Shared(Algorithm):
 
     task: Task
     seed: int = 0
-    lr: float = 0.05  # eta: step size at the clients
-    mu: float = 1e-5  # ridge
-    momentum: float = 0.0  # starts from rest in every round
-    tune_steps: int = 0  # fine-tuning steps before judging; 0: the steps of a round
-    tune: Literal["full", "head"] = "full"  # what is fine-tuned
+    lr: float = option(0.05, "eta: step size at the clients", POSITIVE, role="optimiser")
+    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
+    momentum: float = option(0.0, "starts from rest in every round", BELOW_ONE, role="optimiser")
+    tune_steps: int = option(0, "fine-tuning steps before judging; 0: the steps of a round", at_least(0))
+    tune: Literal["full", "head"] = option("full", "what is fine-tuned")
 
     personalises: ClassVar[bool] = False
 

@@ -7,6 +7,7 @@ import torch
 
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.voting import Voting
+from pfed1bs.options import BELOW_ONE, POSITIVE, option
 from pfed1bs.votes import sign
 from pfed1bs.wire import Message
 
@@ -19,8 +20,10 @@ class SignSGD(Voting):
     model is trained at the client, so the fine-tuned one counts as personal.
     """
 
-    lr: float = 0.005  # eta: step size of fine-tuning, the only place where it counts
-    beta: float = 0.0  # how much of the momentum stays, 0.9 in the paper; 0: the plain gradient
+    lr: float = option(
+        0.005, "eta: step size of fine-tuning, the only place where it counts", POSITIVE, role="optimiser"
+    )
+    beta: float = option(0.0, "how much of the momentum stays, 0.9 in the paper; 0: the plain gradient", BELOW_ONE)
 
     paper: ClassVar[str] = "Bernstein et al., ICML 2018"
 

@@ -11,6 +11,7 @@ from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.exact import Exact
 from pfed1bs.codecs import Floats
 from pfed1bs.compressors import Compressor
+from pfed1bs.errors import UserError
 from pfed1bs.task import Task
 from pfed1bs.wire import Layout, Message
 
@@ -79,8 +80,8 @@ def body(task: Task) -> Tensor:
         if part.head:
             mask[part.slice] = False
     if mask.all() or not mask.any():
-        raise ValueError(
-            "a model is split into its last torch.nn.Linear and the body before it, and this one has not both; "
-            "add a layer, or choose a method that averages whole models"
+        raise UserError(
+            "a model is split into its last torch.nn.Linear and the body before it, and this one has not both",
+            "add a layer, or choose a method that averages whole models",
         )
     return mask

@@ -11,6 +11,8 @@ from torch import Tensor
 from pfed1bs.algorithm import Batches, Cohort, State
 from pfed1bs.algorithms.replica import Replica
 from pfed1bs.codecs import Sparse
+from pfed1bs.errors import UserError
+from pfed1bs.options import FRACTION, option
 from pfed1bs.votes import sign
 from pfed1bs.wire import Layout, Message
 
@@ -23,9 +25,9 @@ class STC(Replica):
     client's residual rests while it is away.
     """
 
-    p_up: float = 1 / 400  # share of the weights that a client sends
-    p_down: float = 1 / 400  # share of the weights that the server sends
-    weights: Literal["samples", "equal"] = "samples"  # of the clients in the mean
+    p_up: float = option(1 / 400, "share of the weights that a client sends", FRACTION)
+    p_down: float = option(1 / 400, "share of the weights that the server sends", FRACTION)
+    weights: Literal["samples", "equal"] = option("samples", "of the clients in the mean")
 
     paper: ClassVar[str] = "Sattler et al., IEEE TNNLS 2020"
 
@@ -69,7 +71,7 @@ class STC(Replica):
 def kept(n: int, share: float) -> int:
     """ceil(p n), the number of weights that are sent."""
     if not 0 < share <= 1:
-        raise ValueError(f"algorithm.p_up and p_down must be in (0, 1], got {share}; the paper uses 1/400")
+        raise UserError(f"algorithm.p_up and p_down must be in (0, 1], got {share}", "the paper uses 1/400")
     return min(n, ceil(share * n))
 
 

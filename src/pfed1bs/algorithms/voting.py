@@ -11,6 +11,7 @@ from torch import Tensor
 from pfed1bs.algorithm import Cohort, State
 from pfed1bs.algorithms.replica import Replica
 from pfed1bs.codecs import Levels, Signs
+from pfed1bs.options import NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.rng import TIES, bits, key
 from pfed1bs.votes import pack, tally, unpack
 from pfed1bs.wire import Layout, Message
@@ -20,10 +21,14 @@ from pfed1bs.wire import Layout, Message
 class Voting(Replica):
     """w <- w - step_t v, where v is the majority of the clients' signs of the gradient, coordinate by coordinate."""
 
-    step: float = 0.005  # eta_s: how far every weight goes in round 0
-    decay: float = 0.5  # step_t = step / (1 + t)^decay: the length of a step never shrinks by itself
-    tie: Literal["previous", "zero"] = "previous"  # zero: no move, as in the original, for two bits per weight down
-    weights: Literal["equal", "samples"] = "equal"  # of the clients in the vote
+    step: float = option(0.005, "eta_s: how far every weight goes in round 0", POSITIVE)
+    decay: float = option(
+        0.5, "step_t = step / (1 + t)^decay: the length of a step never shrinks by itself", NOT_NEGATIVE
+    )
+    tie: Literal["previous", "zero"] = option(
+        "previous", "zero: no move, as in the original, for two bits per weight down"
+    )
+    weights: Literal["equal", "samples"] = option("equal", "of the clients in the vote")
 
     @property
     def down(self) -> Layout:

@@ -10,6 +10,7 @@ from torch import Tensor
 from pfed1bs.algorithm import Cohort
 from pfed1bs.algorithms.averaging import Averaging
 from pfed1bs.compressors import Compressor, ZSign
+from pfed1bs.options import POSITIVE, Range, option
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,11 @@ class ZSignFedAvg(Averaging):
     sigma is a constant of the run, where the original may raise it when progress stalls.
     """
 
-    sigma: float = 0.1  # width of the noise, in units of the gradients summed over a round
-    z: float = inf  # shape of the noise: 1 is normal, inf is uniform
-    weights: Literal["samples", "equal"] = "samples"  # of the clients in the mean
+    sigma: float = option(0.1, "width of the noise, in units of the gradients summed over a round", POSITIVE)
+    z: float = option(
+        inf, "shape of the noise: 1 is normal, inf is uniform", Range("1 or inf", lambda x: x in (1, inf))
+    )
+    weights: Literal["samples", "equal"] = option("samples", "of the clients in the mean")
 
     paper: ClassVar[str] = "Tang et al., AAAI 2024"
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Cohort
 from pfed1bs.codecs import Floats, Levels
+from pfed1bs.errors import UserError
 from pfed1bs.hadamard import hadamard, padded
 from pfed1bs.rng import ROTATION, bits, distinct, key, word
 from pfed1bs.votes import unpack
@@ -41,9 +42,9 @@ class Eden:
 
     def __post_init__(self) -> None:
         if not 0 < self.width <= 4:
-            raise ValueError(f"algorithm.bits must be in (0, 4], got {self.width}; fedpaq or fedavg send more")
+            raise UserError(f"algorithm.bits must be in (0, 4], got {self.width}", "fedpaq or fedavg send more")
         if not self.layout.keys() - {"scale"}:
-            raise ValueError(f"algorithm.bits = {self.width} leaves nothing to send of {self.n} weights; raise it")
+            raise UserError(f"algorithm.bits = {self.width} leaves nothing to send of {self.n} weights", "raise it")
 
     @property
     def length(self) -> int:

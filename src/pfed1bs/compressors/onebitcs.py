@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Cohort
 from pfed1bs.codecs import Floats, Signs
+from pfed1bs.errors import UserError
 from pfed1bs.sketch import Sketch, srht
 from pfed1bs.votes import sign, unpack
 from pfed1bs.wire import Layout, Message
@@ -26,7 +27,7 @@ class OneBitCS:
 
     def __post_init__(self) -> None:
         if not 1 <= self.kappa <= self.n:
-            raise ValueError(f"the number of coordinates that are kept must be in 1 .. n = {self.n}, got {self.kappa}")
+            raise UserError(f"the number of coordinates that are kept must be in 1 .. n = {self.n}, got {self.kappa}")
 
     @cached_property
     def sketch(self) -> Sketch:

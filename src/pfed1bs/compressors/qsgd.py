@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Cohort
 from pfed1bs.codecs import Floats, Levels
+from pfed1bs.errors import UserError
 from pfed1bs.wire import Layout, Message
 
 
@@ -24,9 +25,9 @@ class QSGD:
 
     def __post_init__(self) -> None:
         if not 1 <= self.levels < 1 << 15:
-            raise ValueError(f"algorithm.levels must be in 1 .. 32767, got {self.levels}; fedavg sends all bits")
+            raise UserError(f"algorithm.levels must be in 1 .. 32767, got {self.levels}", "fedavg sends all bits")
         if self.bucket < 0:
-            raise ValueError(f"algorithm.bucket must not be negative, got {self.bucket}; 0 is one norm for all")
+            raise UserError(f"algorithm.bucket must not be negative, got {self.bucket}", "0 is one norm for all")
 
     @property
     def buckets(self) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pfed1bs.algorithm import Cohort
 from pfed1bs.codecs import Signs
+from pfed1bs.errors import UserError
 from pfed1bs.votes import sign, unpack
 from pfed1bs.wire import Layout, Message
 
@@ -27,9 +28,9 @@ class ZSign:
 
     def __post_init__(self) -> None:
         if self.z not in (1, inf):
-            raise ValueError(f"algorithm.z must be 1 (normal noise) or inf (uniform noise), got {self.z}")
+            raise UserError(f"algorithm.z must be 1 (normal noise) or inf (uniform noise), got {self.z}")
         if not self.sigma > 0:
-            raise ValueError(f"algorithm.sigma must be positive, got {self.sigma}; without noise signs are biased")
+            raise UserError(f"algorithm.sigma must be positive, got {self.sigma}", "without noise signs are biased")
 
     @property
     def layout(self) -> Layout:

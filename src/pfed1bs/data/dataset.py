@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pfed1bs.errors import UserError
 from pfed1bs.rng import words
 
 Inputs = NDArray[np.uint8] | NDArray[np.float32]
@@ -51,9 +52,10 @@ def dataset(name: str, arrays: Arrays, num_classes: int | None = None) -> Datase
              for part, x, y in (("train", *arrays[:2]), ("test", *arrays[2:]))]  # fmt: skip
     (train, train_labels), (test, test_labels) = parts
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
-        raise ValueError(
+        raise UserError(
             f"{name}: train and test samples must agree in shape and dtype, got {train.shape[1:]} {train.dtype} and "
-            f"{test.shape[1:]} {test.dtype}; convert one of them"
+            f"{test.shape[1:]} {test.dtype}",
+            "convert one of them",
         )
     classes = _classes(name, np.concatenate([train_labels, test_labels]), num_classes)
     mean, std = STATISTICS[name] if name in STATISTICS else _statistics(train)
@@ -63,7 +65,7 @@ def dataset(name: str, arrays: Arrays, num_classes: int | None = None) -> Datase
 def hold_out(x: NDArray[np.generic], y: NDArray[np.generic]) -> Arrays:
     """Split samples that have no official test part: a quarter, chosen once and for all by their number alone."""
     if len(x) != len(y):
-        raise ValueError(f"inputs and labels must have one entry per sample, got {len(x)} and {len(y)}")
+        raise UserError(f"inputs and labels must have one entry per sample, got {len(x)} and {len(y)}")
     order = np.argsort(words(0, len(x)), kind="stable")
     train, test = np.sort(order[: len(x) * 3 // 4]), np.sort(order[len(x) * 3 // 4 :])
     return x[train], y[train], x[test], y[test]
@@ -72,9 +74,9 @@ def hold_out(x: NDArray[np.generic], y: NDArray[np.generic]) -> Arrays:
 def _inputs(what: str, x: NDArray[np.generic]) -> Inputs:
     """Images as (N, channels, height, width), anything else as it is; uint8 kept, other numbers as float32."""
     if x.ndim < 2 or x.size == 0:
-        raise ValueError(f"{what} must have shape (samples, ...) with at least one sample, got {x.shape}")
+        raise UserError(f"{what} must have shape (samples, ...) with at least one sample, got {x.shape}")
     if x.dtype.kind not in "buif":
-        raise ValueError(f"{what} must be numbers, got dtype {x.dtype}; save them as uint8 or float32")
+        raise UserError(f"{what} must be numbers, got dtype {x.dtype}", "save them as uint8 or float32")
     if x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3, 4):
@@ -86,33 +88,35 @@ def _inputs(what: str, x: NDArray[np.generic]) -> Inputs:
     finite = np.isfinite(values).reshape(len(x), -1).all(axis=1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
-        raise ValueError(f"{what} must be finite in float32, but sample {row} holds NaN or infinity; remove or fill it")
+        raise UserError(
+            f"{what} must be finite in float32, but sample {row} holds NaN or infinity", "remove or fill it"
+        )
     return values
 
 
 def _labels(what: str, y: NDArray[np.generic], samples: int) -> NDArray[np.int64]:
     if y.shape != (samples,):
-        raise ValueError(f"{what} must have shape ({samples},), one per sample, got {y.shape}")
+        raise UserError(f"{what} must have shape ({samples},), one per sample, got {y.shape}")
     if y.dtype.kind not in "ui":
-        raise ValueError(f"{what} must be whole numbers 0 .. C - 1, got dtype {y.dtype}; save them as int64")
+        raise UserError(f"{what} must be whole numbers 0 .. C - 1, got dtype {y.dtype}", "save them as int64")
     return y.astype(np.int64)
 
 
 def _classes(name: str, labels: NDArray[np.int64], num_classes: int | None) -> int:
     if labels.min() < 0 or (num_classes is not None and labels.max() >= num_classes):
         top = "C" if num_classes is None else str(num_classes)
-        raise ValueError(
-            f"{name}: labels must lie in 0 .. {top} - 1, got {labels.min()} .. {labels.max()}; renumber them"
+        raise UserError(
+            f"{name}: labels must lie in 0 .. {top} - 1, got {labels.min()} .. {labels.max()}", "renumber them"
         )
     if num_classes is not None:
         return num_classes
     used = np.unique(labels)
     if len(used) < 2:
-        raise ValueError(f"{name}: a data set needs at least two classes, got labels {used.tolist()}")
+        raise UserError(f"{name}: a data set needs at least two classes, got labels {used.tolist()}")
     if used[-1] != len(used) - 1:
         missing = int(np.flatnonzero(used != np.arange(len(used)))[0])
-        raise ValueError(
-            f"{name}: labels must use every number 0 .. {used[-1]}, but {missing} does not occur; renumber them"
+        raise UserError(
+            f"{name}: labels must use every number 0 .. {used[-1]}, but {missing} does not occur", "renumber them"
         )
     return len(used)
 

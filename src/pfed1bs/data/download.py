@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pfed1bs.errors import UserError
+
 PIECE = 1 << 18  # bytes read at a time
 TIMEOUT = 30.0  # seconds without an answer
 
@@ -74,7 +76,7 @@ def fetch(name: str, folder: Path, base: str | None = None) -> None:
 def download(address: str, path: Path, md5: str) -> None:
     """Fetch one file to `path`; what has arrived waits in `path`.part, so a second call continues there."""
     if urlsplit(address).scheme not in ("http", "https"):
-        raise ValueError(f"only http and https addresses can be downloaded, got {address}")
+        raise UserError(f"only http and https addresses can be downloaded, got {address}")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     _continue(address, part)
@@ -82,9 +84,9 @@ def download(address: str, path: Path, md5: str) -> None:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if found != md5:
         part.unlink()
-        raise ValueError(
-            f"{address} arrived with MD5 {found}, but {md5} is expected; it was removed: "
-            "try again, or get the file elsewhere and put it into the PFED1BS_DATA directory"
+        raise UserError(
+            f"{address} arrived with MD5 {found}, but {md5} is expected; it was removed",
+            "try again, or get the file elsewhere and put it into the PFED1BS_DATA directory",
         )
     part.replace(path)
 

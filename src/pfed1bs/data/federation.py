@@ -11,6 +11,7 @@ from torch import Tensor
 from pfed1bs.data.batches import ClientBatches, draw, flips
 from pfed1bs.data.dataset import Dataset, Inputs
 from pfed1bs.data.partition import Indices, generator, partition
+from pfed1bs.errors import UserError
 
 SPLITS = ("pooled", "official")
 
@@ -58,7 +59,7 @@ class Federation:
     def batches(self, ids: Tensor, round: int, seed: int, steps: int, batch: int) -> ClientBatches:
         """Mini-batches of the clients `ids`: row i depends on (seed, name, ids[i], round) only."""
         if steps < 1 or batch < 1:
-            raise ValueError(f"steps and batch must be at least 1, got {steps} and {batch}")
+            raise UserError(f"steps and batch must be at least 1, got {steps} and {batch}")
         clients = ids.tolist()
 
         def rows(name: str, count: int) -> Tensor:
@@ -114,9 +115,10 @@ def federate(
         train, test = _official(dataset, clients, scheme, seed, min_size)
     for client, (own, held_out) in enumerate(zip(train, test, strict=True)):
         if len(own) < min_size or len(held_out) == 0:
-            raise ValueError(
+            raise UserError(
                 f"client {client} is left with {len(own)} training and {len(held_out)} test samples, but needs "
-                f"{min_size} and 1; use fewer clients, another partition or seed, or a lower min_size"
+                f"{min_size} and 1",
+                "use fewer clients, another partition or seed, or a lower min_size",
             )
     train = [rows[:cap] for rows in train]
     if validate:
@@ -126,17 +128,18 @@ def federate(
 
 def _check(dataset: Dataset, split: str, cap: int | None, min_size: int, augment: bool) -> None:
     if split not in SPLITS:
-        raise ValueError(f"split must be pooled or official, got {split!r}")
+        raise UserError(f"split must be pooled or official, got {split!r}")
     if min_size < 1:
-        raise ValueError(f"min_size must be at least 1, got {min_size}; a client cannot train on nothing")
+        raise UserError(f"min_size must be at least 1, got {min_size}", "a client cannot train on nothing")
     if cap is not None and cap < min_size:
-        raise ValueError(
-            f"cap must leave every client min_size = {min_size} samples, got {cap}; raise cap or lower min_size"
+        raise UserError(
+            f"cap must leave every client min_size = {min_size} samples, got {cap}", "raise cap or lower min_size"
         )
     if augment and (len(dataset.shape) != 3 or dataset.shape[0] != 3):
-        raise ValueError(
+        raise UserError(
             f"augment mirrors colour images (3, height, width), but samples of {dataset.name} have shape "
-            f"{dataset.shape}; leave it off"
+            f"{dataset.shape}",
+            "leave it off",
         )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pfed1bs.data.dataset import Arrays
 from pfed1bs.data.unpickle import batch
+from pfed1bs.errors import UserError
 from pfed1bs.extras import need
 
 Bytes = NDArray[np.uint8]
@@ -25,9 +26,9 @@ def reading(path: Path) -> Iterator[None]:
     except (MemoryError, PermissionError):
         raise
     except Exception as error:
-        raise ValueError(
-            f"{path} is damaged or not what its name says: {error or type(error).__name__}; "
-            "remove it, then copy or download it again"
+        raise UserError(
+            f"{path} is damaged or not what its name says: {error or type(error).__name__}",
+            "remove it, then copy or download it again",
         ) from error
 
 
@@ -134,8 +135,8 @@ def _strips(folder: Path, split: str) -> tuple[Bytes, NDArray[np.generic]]:
         labels: NDArray[np.generic] = np.load(path, allow_pickle=False)
     count = sum(map(len, images))
     if labels.shape != (count,):
-        raise ValueError(
-            f"{folder} holds {count} {split} images in {len(images)} strips, but {path.name} has shape "
-            f"{labels.shape}; a strip is missing or too many: copy the folder again"
+        raise UserError(
+            f"{folder} holds {count} {split} images in {len(images)} strips, but {path.name} has shape {labels.shape}",
+            "a strip is missing or too many: copy the folder again",
         )
     return np.concatenate(images), labels

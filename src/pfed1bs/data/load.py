@@ -1,6 +1,5 @@
 """Data sets by name, from a .npz file, or from a function of your own."""
 
-import difflib
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 from pfed1bs.data.dataset import Arrays, Dataset, dataset, hold_out
 from pfed1bs.data.download import UPSTREAM, fetch
 from pfed1bs.data.files import IDX, cifar, existing, read_idx, read_mat, read_strips, reading
+from pfed1bs.errors import UserError, nearest
 from pfed1bs.extras import need
 
 
@@ -72,6 +72,8 @@ def load(name: str, root: str | Path | None = None, num_classes: int | None = No
     to the cache when none has them. Own data are arrays x, y or x_train, y_train, x_test, y_test (a function returns
     them in that order); x, y are split as `hold_out` says. `num_classes` of own data that do not show every label.
     """
+    if root is not None and not Path(root).is_dir():
+        raise UserError(f"data.root = {root} is no folder", "leave it out, or give the folder above the data sets'")
     if name == "digits":
         return dataset(name, _digits(), 10)
     if name in SOURCES:
@@ -80,9 +82,8 @@ def load(name: str, root: str | Path | None = None, num_classes: int | None = No
         return dataset(name, _npz(Path(name)), num_classes)
     if ":" in name:
         return dataset(name, _function(name), num_classes)
-    near = difflib.get_close_matches(name, NAMES, 1, 0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(NAMES)}"
-    raise ValueError(f"unknown data set {name!r}; {hint} Your own: a path to a .npz file or package.module:function")
+    own = "Your own: a path to a .npz file or package.module:function"
+    raise UserError(f"unknown data set {name!r}", f"{nearest(name, NAMES)} {own}")
 
 
 def cache() -> Path:
@@ -109,11 +110,10 @@ def _known(name: str, root: str | Path | None) -> Arrays:
         fetch(name, cache() / name, mirror)
     except ConnectionError as error:
         tried.append(f"download: {error}")
-        raise ValueError(
-            f"no files of {name} were found; tried\n  "
-            + "\n  ".join(tried)
-            + f"\nput {' '.join(UPSTREAM[name].files)} into a folder {name} and point data.root or PFED1BS_DATA to the "
-            "folder above it, name a mirror in PFED1BS_MIRROR, or use the embedded data set digits"
+        raise UserError(
+            "\n  ".join([f"no files of {name} were found, tried", *tried]),
+            f"put {' '.join(UPSTREAM[name].files)} into a folder {name} and point data.root or PFED1BS_DATA to the "
+            "folder above it, name a mirror in PFED1BS_MIRROR, or use the embedded data set digits",
         ) from error
     form = next(form for form in SOURCES[name].forms if not _missing(form, cache() / name))
     return form.read(cache() / name)
@@ -155,13 +155,13 @@ def _digits() -> Arrays:
 
 def _npz(path: Path) -> Arrays:
     if not path.is_file():
-        raise ValueError(f"no file {path}; data.name takes the path of a .npz file as seen from the current directory")
+        raise UserError(f"no file {path}", "data.name takes the path of a .npz file as seen from the current directory")
     with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         arrays = {name: content[name] for name in content.files}
     for names in (("x", "y"), ("x_train", "y_train", "x_test", "y_test")):
         if set(names) <= set(arrays):
             return _four(str(path), [arrays[name] for name in names])
-    raise ValueError(
+    raise UserError(
         f"{path} must hold arrays x, y or x_train, y_train, x_test, y_test, got {', '.join(arrays) or 'none'}"
     )
 
@@ -171,12 +171,12 @@ def _function(name: str) -> Arrays:
     try:
         make = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
-        raise ValueError(f"{name}: {error}; install the package or put its directory on PYTHONPATH") from error
+        raise UserError(f"{name}: {error}", "install the package or put its directory on PYTHONPATH") from error
     if not callable(make):
-        raise ValueError(f"{name}: module {module} has no function {function!r}")
+        raise UserError(f"{name}: module {module} has no function {function!r}")
     result = make()
     if not isinstance(result, tuple | list):
-        raise ValueError(f"{name} must return two or four arrays, got {type(result).__name__}")
+        raise UserError(f"{name} must return two or four arrays, got {type(result).__name__}")
     return _four(name, result)
 
 
@@ -186,5 +186,5 @@ def _four(name: str, arrays: Sequence[object]) -> Arrays:
     if len(values) == 2:
         return hold_out(values[0], values[1])
     if len(values) != 4:
-        raise ValueError(f"{name} must give two or four arrays (x, y or train and test), got {len(values)}")
+        raise UserError(f"{name} must give two or four arrays (x, y or train and test), got {len(values)}")
     return values[0], values[1], values[2], values[3]

@@ -1,11 +1,11 @@
 """Who holds which samples: label blocks, Dirichlet shares, or an even deal."""
 
-import difflib
 import re
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pfed1bs.errors import UserError, nearest
 from pfed1bs.rng import stream
 
 Indices = NDArray[np.int64]
@@ -25,8 +25,13 @@ def partition(labels: Indices, clients: int, scheme: str, seed: int, min_size: i
     "dirichlet:a" shares every label by weights from Dirichlet(a, ..., a). "iid" deals shuffled samples evenly.
     """
     if clients < 1:
-        raise ValueError(f"clients must be at least 1, got {clients}")
+        raise UserError(f"clients must be at least 1, got {clients}")
     kind, value = _parse(scheme)
+    if clients * min_size > len(labels):
+        raise UserError(
+            f"{clients} clients with {min_size} samples each are more than the {len(labels)} samples there are",
+            f"use at most {len(labels) // min_size} clients, or a lower data.min_size",
+        )
     rng = generator(seed, "partition", scheme)
     if kind == "labels":
         parts = _blocks(labels, clients, int(value), rng)
@@ -36,9 +41,9 @@ def partition(labels: Indices, clients: int, scheme: str, seed: int, min_size: i
         parts = [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
     smallest = min(range(clients), key=lambda u: len(parts[u]))
     if len(parts[smallest]) < min_size:
-        raise ValueError(
-            f"client {smallest} gets {len(parts[smallest])} samples, but every client needs {min_size}; "
-            "use fewer clients, another partition, or a lower min_size"
+        raise UserError(
+            f"client {smallest} gets {len(parts[smallest])} samples, but every client needs {min_size}",
+            "use fewer clients, another partition, or a lower min_size",
         )
     return parts
 
@@ -47,19 +52,17 @@ def _parse(scheme: str) -> tuple[str, float]:
     """Name and number of a scheme."""
     kind, colon, text = scheme.partition(":")
     if kind not in ("labels", "dirichlet", "iid"):
-        near = difflib.get_close_matches(kind, ("labels", "dirichlet", "iid"), 1, 0.4)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(SCHEMES)}"
-        raise ValueError(f"unknown partition {scheme!r}; {hint}")
+        raise UserError(f"unknown partition {scheme!r}", nearest(scheme, SCHEMES))
     if kind == "iid":
         if colon:
-            raise ValueError(f"iid takes no number, got {scheme!r}; write iid")
+            raise UserError(f"iid takes no number, got {scheme!r}", "write iid")
         return kind, 0.0
     whole = kind == "labels"
     pattern = r"[0-9]{1,6}" if whole else r"([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]{1,2})?"
     value = float(text) if re.fullmatch(pattern, text) else 0.0
     if not value > 0:
         rule = "labels:c needs a whole number c >= 1" if whole else "dirichlet:a needs a number a > 0"
-        raise ValueError(f"{rule}, got {scheme!r}; write for example {SCHEMES[0] if whole else SCHEMES[1]}")
+        raise UserError(f"{rule}, got {scheme!r}", f"write for example {SCHEMES[0] if whole else SCHEMES[1]}")
     return kind, value
 
 
@@ -72,7 +75,7 @@ def _blocks(labels: Indices, clients: int, each: int, rng: np.random.Generator) 
     """
     classes = int(labels.max()) + 1
     if each > classes:
-        raise ValueError(f"labels:{each} asks for more labels than the {classes} there are; use labels:{classes}")
+        raise UserError(f"labels:{each} asks for more labels than the {classes} there are", f"use labels:{classes}")
     owners: list[list[int]] = [[] for _ in range(classes)]
     for u in range(clients):
         for j in range(each):
@@ -90,9 +93,9 @@ def _blocks(labels: Indices, clients: int, each: int, rng: np.random.Generator) 
 def _sizes(label: int, total: int, owners: int, rng: np.random.Generator) -> Indices:
     """Sizes of all pieces but the last."""
     if total < owners:
-        raise ValueError(
-            f"label {label} has {total} samples, too few to cut among {owners} clients; "
-            "use fewer clients or fewer labels per client"
+        raise UserError(
+            f"label {label} has {total} samples, too few to cut among {owners} clients",
+            "use fewer clients or fewer labels per client",
         )
     low, high = -(-total // (owners + 1)), -(-total // max(2, owners - 1))
     return rng.integers(low, high, owners - 1) if low < high else np.full(owners - 1, total // owners)
@@ -109,9 +112,9 @@ def _shares(labels: Indices, clients: int, a: float, rng: np.random.Generator, m
         if sizes.sum(axis=0).min() >= min_size:
             break
     else:
-        raise ValueError(
-            f"dirichlet:{a:g} left a client with fewer than {min_size} samples in each of {REDRAWS} draws; "
-            "use a larger number, fewer clients, or a lower min_size"
+        raise UserError(
+            f"dirichlet:{a:g} left a client with fewer than {min_size} samples in each of {REDRAWS} draws",
+            "use a larger number, fewer clients, or a lower min_size",
         )
     pieces = [
         np.split(rng.permutation(np.flatnonzero(labels == label)), ends[label, :-1]) for label in range(len(totals))

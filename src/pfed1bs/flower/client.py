@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
-from pfed1bs.config import Config, DataConfig, UserError
+from pfed1bs.config import Config, DataConfig
 from pfed1bs.data import Federation, federate, load
+from pfed1bs.errors import UserError
 from pfed1bs.evaluate import score
 from pfed1bs.exchange import News, hear, moved, rows
 from pfed1bs.flower.judging import shared

@@ -6,7 +6,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from pfed1bs.config import UserError
+from pfed1bs.errors import UserError
 from pfed1bs.flower.folder import serve
 from pfed1bs.flower.records import GridLink
 from pfed1bs.flower.settings import read
@@ -23,5 +23,5 @@ def main(grid: Grid, context: Context) -> None:
             torch.set_num_threads(config.threads)
         serve(GridLink(grid), config, rules)
     except UserError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr, flush=True)
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr, flush=True)
         raise

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import get_type_hints
 
-from pfed1bs.algorithms import REGISTRY, SHARED, algorithm_class
-from pfed1bs.config import TABLES, Config, DataConfig, ModelConfig, UserError, load, nearest
+from pfed1bs.algorithms import REGISTRY, algorithm_class
+from pfed1bs.config import TABLES, Config, DataConfig, ModelConfig, load, with_role
+from pfed1bs.errors import UserError, close
+from pfed1bs.flags import UnknownKey
+from pfed1bs.options import keys
 
 Values = Mapping[str, bool | int | float | str]
-LEFT_OUT = ("chunk", "checkpoint_every", "potential", *TABLES, "algorithm", "options")  # they mean nothing here
+LEFT_OUT = (*with_role("simulator", "others"), *TABLES, "algorithm")  # they mean nothing here, or are tables
 BELIEVED = {"max_weight": 10.0, "max_norm": 10.0}  # where clients are not the server's own
 SHAPES = {  # of one sample, and classes: the server has no data to look at
     "digits": ((1, 8, 8), 10),
@@ -72,11 +75,9 @@ def _loaded(flags: list[str], own: list[str]) -> Config:
     """The configuration of the flags; hints know the keys of real federations too."""
     try:
         return load(None, flags)
-    except UserError as error:
-        unknown = str(error).removeprefix("unknown key ")
-        if unknown == str(error) or not (near := nearest(unknown, own)).startswith("did you"):
-            raise
-        raise UserError(str(error), near) from error
+    except UnknownKey as error:
+        near = close(error.key, own)
+        raise UserError(error.message, f"did you mean {near}?" if near else error.hint) from error
 
 
 def _valid(config: Config, rules: Rules) -> None:
@@ -101,7 +102,7 @@ def tables(config: Config) -> dict[str, object]:
     plain = {item.name: getattr(config, item.name) for item in fields(Config) if item.name not in LEFT_OUT}
     plain |= {key: bound for key, bound in BELIEVED.items() if plain[key] is None}
     rules = {item.name: item.default for item in fields(Rules)}
-    options = sorted({option.name for name in REGISTRY for option in fields(algorithm_class(name))} - {*SHARED})  # type: ignore[arg-type]
+    options = sorted({option for name in REGISTRY for option in keys(algorithm_class(name))})
     own = algorithm_class(config.method)
     chosen = {key: value for key, value in config.algorithm.items() if value != getattr(own, key, None)}
     return {

@@ -8,7 +8,7 @@ from pfed1bs.report.plots import (
     diagnostics,
     training_loss,
 )
-from pfed1bs.report.records import RunRecord, collect, read
+from pfed1bs.report.records import RunRecord, collect, go_on, read
 
 __all__ = [
     "RunRecord",
@@ -17,6 +17,7 @@ __all__ = [
     "accuracy_rounds",
     "collect",
     "diagnostics",
+    "go_on",
     "read",
     "training_loss",
     "write",

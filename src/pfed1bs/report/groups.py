@@ -6,10 +6,13 @@ from functools import cached_property
 from math import isfinite
 from statistics import fmean, stdev
 
+from pfed1bs.config import with_role
+from pfed1bs.errors import UserError
+from pfed1bs.options import shown
 from pfed1bs.report.records import Json, RunRecord
 
-FREE = ("seed", "out", "device", "threads", "chunk", "evaluate_every", "checkpoint_every", "data.root", "potential")
-UNTOLD = ("compare.", "options.")  # what a comparison runs beside this one
+FREE = with_role("seed", "machine", "simulator")
+UNTOLD = tuple(f"{table}." for table in with_role("others"))  # what a comparison runs beside this one
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,10 @@ def groups(records: Iterable[RunRecord]) -> list[Group]:
         keys = differing([settings(part[0]) for part in parts])
         for variant, part in enumerate(parts):
             own = settings(part[0])
-            told = [f"{key.removeprefix('algorithm.')}={own.get(key, 'none')}" for key in keys]
+            told = [f"{key.removeprefix('algorithm.')}={shown(own.get(key))}" for key in keys]
             found.append(Group(" ".join([algorithm, *told]), variant, part))
     if not found:
-        raise ValueError("a report needs at least one run, got none")
+        raise UserError("a report needs at least one run, got none")
     return found
 
 

@@ -10,8 +10,9 @@ from pfed1bs.extras import need
 from pfed1bs.report.groups import groups
 from pfed1bs.report.plots import draw_all
 from pfed1bs.report.records import RunRecord
+from pfed1bs.report.results import results
 from pfed1bs.report.style import DARK
-from pfed1bs.report.tables import clients, environments, facts, notes, row, settings, significant
+from pfed1bs.report.tables import clients, environments, facts, notes, settings
 
 CAPTIONS = {
     "accuracy-bytes": "Personal accuracy against everything sent until then, up and down, by all clients together.",
@@ -38,11 +39,10 @@ def write(records: Sequence[RunRecord], path: str | Path) -> None:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    jinja.filters["significant"] = significant
     template = jinja.from_string(files("pfed1bs.report").joinpath("report.html").read_text(encoding="utf-8"))
     page = template.render(
         facts=facts(records),
-        rows=[row(group, found) for group in found],
+        table=results(found),
         pictures=[(name, CAPTIONS[name], inline(text, name)) for name, text in drawn.items()],
         notes=notes(found),
         clients=clients(found),

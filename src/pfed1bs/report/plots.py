@@ -5,6 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfed1bs.errors import UserError
 from pfed1bs.report.groups import Group, Point, groups
 from pfed1bs.report.records import RunRecord
 from pfed1bs.report.style import DASHED, HEIGHT, byte_axis, canvas, legend, look, named, pen, svg
@@ -202,5 +203,5 @@ def _dots(axes: "Axes", group: Group, places: list[tuple[int, float]]) -> None:
 
 def _save(text: str | None, path: str | Path, otherwise: str) -> None:
     if text is None:
-        raise ValueError(f"there is nothing to draw in {path}: {otherwise}")
+        raise UserError(f"there is nothing to draw in {path}: {otherwise}")
     Path(path).write_text(text, encoding="utf-8")

@@ -2,11 +2,14 @@
 
 import csv
 import json
+import shlex
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from pfed1bs.errors import UserError
 
 Json = dict[str, object]
 T = TypeVar("T")
@@ -55,7 +58,7 @@ def read(folder: str | Path) -> RunRecord:
     """The record of a finished run; a last line of metrics.jsonl that was cut off is left out."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a run folder; give the folder that `pfed1bs run` printed")
+        raise UserError(f"{folder} is not a run folder", "give the folder that `pfed1bs run` printed")
     return RunRecord(
         path=folder,
         config=_read(folder / "config.toml", lambda data: tomllib.loads(data.decode())),
@@ -67,29 +70,31 @@ def read(folder: str | Path) -> RunRecord:
 
 
 def collect(folders: Iterable[str | Path]) -> list[RunRecord]:
-    """The records of run folders, and of all runs inside comparison folders (those with a compare.json)."""
-    records = []
+    """The records of run folders, and of all runs inside other folders; each once."""
+    found: dict[Path, RunRecord] = {}
     for folder in map(Path, folders):
-        if (folder / "compare.json").is_file():
-            runs = sorted(path.parent for path in folder.glob("*/config.toml"))
-            if not runs:
-                raise ValueError(f"{folder} holds compare.json but no run folders; run the comparison again")
-            records += [read(run) for run in runs]
-        else:
-            records.append(read(folder))
-    return records
+        own = (folder / "config.toml").is_file()
+        inside = [] if own else sorted(path.parent for path in folder.glob("**/config.toml"))
+        for run in inside or [folder]:
+            found.setdefault(run.resolve(), read(run))
+    return list(found.values())
 
 
 def _read(path: Path, parse: Callable[[bytes], T]) -> T:
     if not path.is_file():
-        raise ValueError(
-            f"{path.name} is missing in {path.parent}; if the run was interrupted, finish it with "
-            f"`pfed1bs run {path.parent / 'config.toml'} --out {path.parent} --resume`"
+        raise UserError(
+            f"{path.name} is missing in {path.parent}",
+            f"if the run was interrupted, finish it with `{go_on(path.parent)}`",
         )
     try:
         return parse(path.read_bytes())
     except ValueError as error:  # the parsers' own errors and bad UTF-8 are ValueErrors too
-        raise ValueError(f"{path} is damaged: {error}; restore the file or repeat the run") from error
+        raise UserError(f"{path} is damaged: {error}", "restore the file or repeat the run") from error
+
+
+def go_on(folder: Path) -> str:
+    """The command that goes on with an interrupted run."""
+    return shlex.join(["pfed1bs", "run", str(folder / "config.toml"), "--out", str(folder), "--resume"])
 
 
 def _object(data: bytes) -> Json:

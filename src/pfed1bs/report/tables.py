@@ -1,15 +1,13 @@
-"""The numbers and words of the page, without its markup."""
+"""What the page says besides the results, without its markup."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, isfinite, log10
 
-from pfed1bs.report.groups import UNTOLD, Group, Spread, differing, flatten
+from pfed1bs.report.groups import UNTOLD, Group, differing, flatten
 from pfed1bs.report.records import RunRecord
-from pfed1bs.report.style import pen
+from pfed1bs.report.results import partition
 
-MIB = 2**20
 SUMMARY = {  # facts of the summary, and of the configuration
     "dataset": "data",
     "partition": "partition",
@@ -21,25 +19,6 @@ SUMMARY = {  # facts of the summary, and of the configuration
 }
 CONFIG = {"steps": "local steps", "batch": "batch"}
 MODELS = {"accuracy": "personal", "accuracy_global": "global", "accuracy_tuned": "tuned"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the result table; None where there is no such number."""
-
-    label: str
-    colour: str
-    seeds: str
-    accuracy: Spread | None
-    macro: Spread | None
-    shared: Spread | None  # of the global model
-    tuned: Spread | None
-    gain: Spread | None  # points against local training, seed by seed
-    mib: Spread | None
-    broadcast: Spread | None
-    ratio: Spread | None
-    total: Spread | None
-    seconds: Spread | None
 
 
 @dataclass(frozen=True)
@@ -58,51 +37,6 @@ class Setting:
     key: str
     values: list[str]
     differs: bool
-
-
-def row(group: Group, among: Sequence[Group]) -> Row:
-    """The results of a group."""
-    return Row(
-        label=group.label,
-        colour=pen(group).colour,
-        seeds=", ".join(str(record.seed) for record in group.records),
-        accuracy=group.spread("accuracy"),
-        macro=group.spread("accuracy_macro"),
-        shared=group.spread("accuracy_global"),
-        tuned=group.spread("accuracy_tuned"),
-        gain=gain(group, among),
-        mib=group.spread("mib_per_round"),
-        broadcast=group.spread(broadcast),
-        ratio=group.spread("ratio_to_fedavg"),
-        total=group.spread("total_mib"),
-        seconds=group.spread("seconds"),
-    )
-
-
-def broadcast(record: RunRecord) -> float:
-    """MiB per round if the server sends each different message once, to all who need it."""
-    rows = record.metrics
-    return sum(row["up_bytes"] + row.get("broadcast_bytes", float("nan")) for row in rows) / len(rows) / MIB
-
-
-def gain(group: Group, among: Sequence[Group]) -> Spread | None:
-    """Accuracy minus that of local training, over the seeds and clients that both have; None without them."""
-    if group.algorithm == "local":
-        return None
-    held = {
-        (record.seed, partition(record)): record
-        for other in among
-        if other.algorithm == "local"
-        for record in other.records
-    }
-    pairs = [(record, held.get((record.seed, partition(record)))) for record in group.records]
-    points = [record.number("accuracy") - local.number("accuracy") for record, local in pairs if local]
-    return Spread.of(points) if points else None
-
-
-def partition(record: RunRecord) -> tuple[tuple[float, ...], ...]:
-    """Who holds how many samples: runs that agree in it and in the seed judged the same clients."""
-    return tuple((row["client"], row["train_samples"], row["test_samples"]) for row in record.clients)
 
 
 def facts(records: Sequence[RunRecord]) -> dict[str, str]:
@@ -172,13 +106,6 @@ def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     """Every different environment once, without the command."""
     found = [{key: _text(value) for key, value in record.env.items() if key != "command"} for record in records]
     return list({json.dumps(env): env for env in found}.values())
-
-
-def significant(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never in powers of ten."""
-    if not value or not isfinite(value):
-        return f"{value:g}"
-    return f"{value:.{max(0, digits - 1 - floor(log10(abs(value))))}f}"
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,178 @@
+"""The table of results, once for the page, the terminal and files: what stands in it, and how it is written."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import floor, isfinite, log10
+
+from pfed1bs.report.groups import Group, Spread, groups
+from pfed1bs.report.records import Json, RunRecord
+from pfed1bs.report.style import pen
+
+MIB = 2**20
+CAPTION = "personal: each client's own model; global: the shared one; tuned: the shared one after local steps"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the result table; None where there is no such number."""
+
+    label: str
+    colour: str
+    seeds: str
+    accuracy: Spread | None
+    macro: Spread | None
+    shared: Spread | None  # of the global model
+    tuned: Spread | None
+    gain: Spread | None  # points against local training, seed by seed
+    mib: Spread | None
+    broadcast: Spread | None
+    ratio: Spread | None
+    total: Spread | None
+    seconds: Spread | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number and what is said beside it in smaller letters; both may be empty."""
+
+    text: str = "\u2013"
+    aside: str = ""
+    short: str = ""  # for a terminal, where it is not both
+
+    def __str__(self) -> str:
+        """The cell on a terminal."""
+        return self.short or self.text + self.aside
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table."""
+
+    head: str
+    cell: Callable[[Row], Cell]
+    brief: str = ""  # its head on a terminal; empty: it stands on the page only
+    optional: bool = False  # left out where no row has a number
+
+
+@dataclass(frozen=True)
+class Results:
+    """The table: a line for every row, a cell for every column."""
+
+    rows: list[Row]
+    columns: list[Column]
+
+    def cells(self, row: Row) -> list[Cell]:
+        """The line of a row."""
+        return [column.cell(row) for column in self.columns]
+
+    def brief(self) -> list[list[str]]:
+        """Heads and lines for a terminal, with the labels first."""
+        shown = [column for column in self.columns if column.brief]
+        lines = [[row.label, *(str(column.cell(row)) for column in shown)] for row in self.rows]
+        return [["method", *(column.brief for column in shown)], *lines]
+
+
+def results(found: Sequence[Group]) -> Results:
+    """The table of some groups."""
+    rows = [row(group, found) for group in found]
+    empty = Cell()
+    shown = [column for column in COLUMNS if not column.optional or any(column.cell(row) != empty for row in rows)]
+    return Results(rows, shown)
+
+
+def row(group: Group, among: Sequence[Group]) -> Row:
+    """The results of a group."""
+    return Row(
+        label=group.label,
+        colour=pen(group).colour,
+        seeds=", ".join(str(record.seed) for record in group.records),
+        accuracy=group.spread("accuracy"),
+        macro=group.spread("accuracy_macro"),
+        shared=group.spread("accuracy_global"),
+        tuned=group.spread("accuracy_tuned"),
+        gain=gain(group, among),
+        mib=group.spread("mib_per_round"),
+        broadcast=group.spread(broadcast),
+        ratio=group.spread("ratio_to_fedavg"),
+        total=group.spread("total_mib"),
+        seconds=group.spread("seconds"),
+    )
+
+
+def plain(records: Sequence[RunRecord]) -> Json:
+    """Every run with its label, options, summary and curve (round, bytes so far, accuracy), for a file."""
+    runs = []
+    for group in groups(records):
+        for record in group.records:
+            options = record.config.get("algorithm", {})
+            sent = record.sent()
+            curve = [[t + 1, sent[t], line["accuracy"]] for t, line in enumerate(record.metrics) if "accuracy" in line]
+            own = {"label": group.label, "options": options, "device": record.env.get("device")}
+            runs.append({**own, **record.summary, "curve": curve})
+    return {"recipe": {key: value for key, value in records[0].config.items() if key != "algorithm"}, "runs": runs}
+
+
+def broadcast(record: RunRecord) -> float:
+    """MiB per round if the server sends each different message once, to all who need it."""
+    rows = record.metrics
+    return sum(row["up_bytes"] + row.get("broadcast_bytes", float("nan")) for row in rows) / len(rows) / MIB
+
+
+def gain(group: Group, among: Sequence[Group]) -> Spread | None:
+    """Accuracy minus that of local training, over the seeds and clients that both have; None without them."""
+    if group.algorithm == "local":
+        return None
+    held = {
+        (record.seed, partition(record)): record
+        for other in among
+        if other.algorithm == "local"
+        for record in other.records
+    }
+    pairs = [(record, held.get((record.seed, partition(record)))) for record in group.records]
+    points = [record.number("accuracy") - local.number("accuracy") for record, local in pairs if local]
+    return Spread.of(points) if points else None
+
+
+def partition(record: RunRecord) -> tuple[tuple[float, ...], ...]:
+    """Who holds how many samples: runs that agree in it and in the seed judged the same clients."""
+    return tuple((row["client"], row["train_samples"], row["test_samples"]) for row in record.clients)
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, never in powers of ten."""
+    if not value or not isfinite(value):
+        return f"{value:g}"
+    return f"{value:.{max(0, digits - 1 - floor(log10(abs(value))))}f}"
+
+
+def _spread(value: Spread | None, digits: int = 2, plus: str = "") -> Cell:
+    if value is None:
+        return Cell()
+    aside = "" if value.deviation is None else f"\u00b1{value.deviation:.{digits}f}"
+    return Cell(f"{value.mean:{plus}.{digits}f}", aside)
+
+
+def _amount(value: Spread | None) -> Cell:
+    return Cell() if value is None else Cell(significant(value.mean), short=significant(value.mean, 3))
+
+
+def _ratio(value: Spread | None) -> Cell:
+    if value is None or not 0 < value.mean < 0.5:
+        return _amount(value)
+    share = f"1/{1 / value.mean:.0f}"
+    return Cell(significant(value.mean), share, share)
+
+
+COLUMNS = (
+    Column("accuracy %\nall samples", lambda row: _spread(row.accuracy), "personal"),
+    Column("MiB\nper round", lambda row: _amount(row.mib), "MiB/round"),
+    Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of FedAvg"),
+    Column("points\nagainst local", lambda row: _spread(row.gain, plus="+"), optional=True),
+    Column("accuracy %\nmean of clients", lambda row: _spread(row.macro)),
+    Column("global\nmodel %", lambda row: _spread(row.shared), "global", optional=True),
+    Column("tuned\nmodel %", lambda row: _spread(row.tuned), "tuned", optional=True),
+    Column("MiB per round\nif broadcast", lambda row: _amount(row.broadcast)),
+    Column("MiB\nin total", lambda row: _amount(row.total)),
+    Column("seconds", lambda row: Cell("" if row.seconds is None else f"{row.seconds.mean:.1f}")),
+    Column("seeds", lambda row: Cell(row.seeds)),
+)
