@@ -51,6 +51,7 @@ class Processes:
     def __init__(self, home, keys=None, via=None):
         self.home, self.keys = Path(home), keys
         self.port, *self.runtime = free_ports(9)
+        self.public = "127.0.0.1"  # where nodes find the SuperLink, or the gate before it
         self.via = via or {}  # port that a node connects to instead
         self.running = {}
         self.home.mkdir(parents=True, exist_ok=True)
@@ -106,11 +107,18 @@ class Processes:
             secure += ["--ssl-keyfile", f"{self.keys}/server.key", "--enable-supernode-auth"]
         where = ["--host", "127.0.0.1", "--port", str(self.port), "--disable-runtime-dependency-installation"]
         self.start("superlink", [f"{BIN}/flower-superlink", *secure, *where, *words])
-        self.until("the SuperLink", self.listens)
+        self.until("the SuperLink", lambda: self.listens("127.0.0.1"))
 
-    def listens(self):
+    def gate(self, host="127.0.0.2"):
+        """What the network sees: another address, where the SuperLink does not listen."""
+        where = ["--host", host, "--port", str(self.port), "--superlink", f"127.0.0.1:{self.port}"]
+        self.start("gate", [sys.executable, "-m", "pfed1bs", "flower", "gate", str(self.keys), *where])
+        self.until("the gate", lambda: self.listens(host))
+        self.public = host
+
+    def listens(self, host):
         with socket.socket() as one:
-            return one.connect_ex(("127.0.0.1", self.port)) == 0
+            return one.connect_ex((host, self.port)) == 0
 
     def supernode(self, number, key=None):
         """The node of a partition."""
@@ -118,15 +126,16 @@ class Processes:
         if self.keys:
             secure = ["--root-certificates", f"{self.keys}/ca.crt"]
             secure += ["--auth-supernode-private-key", str(key or f"{self.keys}/node{number}")]
-        where = ["--superlink", f"127.0.0.1:{self.via.get(number, self.port)}"]
+        where = ["--superlink", f"{self.public}:{self.via.get(number, self.port)}"]
         where += ["--port", str(self.runtime[number])]
         node = ["--node-config", f"partition-id={number} state='{self.home}/state{number}'"]
         return self.start(f"node{number}", [f"{BIN}/flower-supernode", *secure, *where, *node])
 
-    def flwr(self, *words, seconds=60):
-        """A command of Flower's, to its end."""
+    def flwr(self, *words, seconds=60, home=None):
+        """A command of Flower's, to its end; by somebody else, who has a home of his own."""
+        env = {**self.env, "FLWR_HOME": str(home or self.home)}
         done = subprocess.run(
-            [f"{BIN}/flwr", *words], cwd=self.home, env=self.env, capture_output=True, text=True, timeout=seconds
+            [f"{BIN}/flwr", *words], cwd=self.home, env=env, capture_output=True, text=True, timeout=seconds
         )
         return done.returncode, done.stdout + done.stderr
 

@@ -54,13 +54,14 @@ def same(ours, theirs):
     return set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_under_tls_and_with_registered_keys_the_bits_are_those_of_the_simulator(tmp_path, app, threads):
+def test_through_the_gate_and_with_registered_keys_the_bits_are_those_of_the_simulator(tmp_path, app, threads):
     threads(1)
     keys = tmp_path / "keys"
-    assert main(["flower", "certificates", str(keys), "--nodes", "4"]) == 0
+    assert main(["flower", "certificates", str(keys), "--hosts", "127.0.0.1,127.0.0.2", "--nodes", "4"]) == 0
     methods = {name: tmp_path / f"run-{name}" for name in METHODS}
     with Processes(tmp_path / "home", keys) as processes:
         processes.superlink()
+        processes.gate()
         for k in range(3):
             code, text = processes.flwr("supernode", "register", f"{keys}/node{k}.pub", "it")
             assert code == 0, text

@@ -20,7 +20,7 @@ HELP = {
     "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
     "list": "list the methods with what they send, what they keep and what they can do",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",
-    "flower": "real federations: pfed1bs flower init DIR [RECIPE.toml] [--rounds 50], pfed1bs flower certificates DIR",
+    "flower": "real federations: pfed1bs flower init DIR [RECIPE.toml], pfed1bs flower certificates|gate DIR",
     "bench": "measure the kernels: pfed1bs bench kernels [--json]",
     "env": "versions, device, kernel: for bug reports",
 }

@@ -116,16 +116,22 @@ def costs_command(words: list[str]) -> None:
 
 
 def flower_command(words: list[str]) -> None:
-    """`pfed1bs flower init DIR`, `pfed1bs flower certificates DIR`."""
+    """`pfed1bs flower init DIR`, `pfed1bs flower certificates DIR`, `pfed1bs flower gate DIR`."""
     from pfed1bs.flower import app_folder
 
-    if len(words) < 2 or words[0] not in ("init", "certificates") or words[1].startswith("-"):
-        raise UserError("what to write, and where?", "pfed1bs flower init DIR, or pfed1bs flower certificates DIR")
+    if len(words) < 2 or words[0] not in ("init", "certificates", "gate") or words[1].startswith("-"):
+        raise UserError("what to do, and in which folder?", "pfed1bs flower init, certificates or gate, and a folder")
     folder, rest = Path(words[1]), words[2:]
     if words[0] == "init":
         _, recipe, rest = _split(rest, "flower", {})
         path = app_folder.write_app(folder, load(recipe, rest))
         print(f"{path}\nrun it with: flwr run {folder} SUPERLINK --stream")
+        return
+    if words[0] == "gate":
+        need("uvicorn", "flower")
+        from pfed1bs.flower import gate
+
+        gate.command(folder, rest)
         return
     parser = flags.Flags(prog="pfed1bs flower certificates", description=HELP["flower"])
     parser.add_argument("-h", "--help", action="help", help="show this")
@@ -134,6 +140,7 @@ def flower_command(words: list[str]) -> None:
     own = parser.parse_args(rest)
     for path in app_folder.write_certificates(folder, own.hosts.split(","), own.nodes):
         print(path)
+    print(f"a network may only see the gate: pfed1bs flower gate {folder} --host ADDRESS (docs/flower.md, section 2)")
 
 
 def bench_command(words: list[str]) -> None:
