@@ -40,11 +40,23 @@ def behind(*layers: nn.Module) -> list[nn.Module]:
     return [part for layer in layers for part in (nn.Linear(31, 31), layer)] + [nn.Linear(31, 3)]
 
 
+class Unknown(nn.Module):
+    """A module for vmap, unless its clients are computed one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(33, 31), nn.Linear(31, 3)
+
+    def forward(self, x):
+        return self.second(nn.functional.mish(self.first(x)).softmax(-1))
+
+
 MODELS = {
     "mlp": (build("mlp", (7, 7), 5), (7, 7)),
     "tanh": (nn.Sequential(nn.Linear(33, 65), nn.ReLU(), nn.Linear(65, 31), nn.Tanh(), nn.Linear(31, 3)), (33,)),
     "smooth": (nn.Sequential(*behind(nn.Sigmoid(), nn.SiLU(), nn.ELU(), nn.Softplus(), nn.GELU())), (31,)),
     "normed": (nn.Sequential(*behind(nn.BatchNorm1d(31), nn.LayerNorm(31), nn.PReLU())), (31,)),
+    "unknown": (Unknown(), (33,)),
     "convolutions": (small_vgg(), (3, 16, 16)),
     "vgg8": (build("vgg8", (3, 32, 32), 3), (3, 32, 32)),
 }
@@ -55,7 +67,7 @@ models = pytest.mark.parametrize("name", MODELS)
 def problem(name):
     """A task and stacks of weights, inputs, labels and buffers."""
     model, shape = MODELS[name]
-    task, generator = Task(model), torch.Generator().manual_seed(3)
+    task, generator = Task(model, stacked=False if name == "unknown" else None), torch.Generator().manual_seed(3)
     w = torch.stack([task.init(k) for k in range(CLIENTS)])
     x = torch.randn(CLIENTS, BATCH, *shape, generator=generator)
     return task, w, x, torch.randint(3, (CLIENTS, BATCH), generator=generator), task.buffers(CLIENTS)
