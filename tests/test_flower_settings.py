@@ -194,6 +194,29 @@ def test_the_folder_of_a_federation_goes_on_where_it_stopped(tmp_path):
         serve(missing, missing.config, missing.rules)
 
 
+def test_a_federation_that_was_killed_before_its_first_round_begins_again_under_its_name(tmp_path):
+    desk = Desk({**SMALL, "out": str(tmp_path / "run"), "resume": True}, tmp_path)
+    with Folder(tmp_path / "run", desk.config).open() as folder:
+        name = folder.federation
+    serve(desk, desk.config, desk.rules)
+    assert folder.federation == name and "goes on with round 0" in (folder.path / "events.log").read_text()
+    assert len((folder.path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_server_waits_a_while_for_another_in_its_folder(tmp_path, monkeypatch):
+    desk = Desk({**SMALL, "out": str(tmp_path / "run"), "resume": True}, tmp_path)
+    other = Folder(tmp_path / "run", desk.config).open()
+    monkeypatch.setattr("pfed1bs.locking.sleep", lambda seconds: other.close())
+    serve(desk, desk.config, desk.rules)
+    monkeypatch.setattr("pfed1bs.locking.sleep", lambda seconds: None)
+    longer = Desk({**SMALL, "rounds": 3, "out": str(tmp_path / "run"), "resume": True}, tmp_path)
+    with (
+        Folder(tmp_path / "run", longer.config).open(resume=True),
+        pytest.raises(UserError, match="another process works in"),
+    ):
+        serve(longer, longer.config, longer.rules)
+
+
 def test_the_document_has_every_key_of_a_federation_with_its_default():
     page = (Path(__file__).parent.parent / "docs/flower.md").read_text()
     for key in fields(Rules):

@@ -59,8 +59,8 @@ class Federated:
 class Folder(RunFolder):
     """Where a federation is written down: every round is saved before the next one begins."""
 
-    server: Server = field(init=False)
-    counted: Size = field(init=False)  # what the link had carried when the last round was written down
+    server: Server = field(init=False, repr=False)
+    counted: Size = field(init=False, repr=False)  # what the link had carried when the last round was written down
     _closed: str = field(init=False, default="")
 
     holds: ClassVar[str] = "federation"
