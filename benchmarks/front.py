@@ -76,7 +76,7 @@ def main():
     for name, runs in grouped(own.dots).items():
         sent = mean(run["total_mib"] for run in runs)
         if sent:
-            y = mean(run["accuracy_personal"] for run in runs)
+            y = mean(run.get("accuracy_personal", run.get("accuracy")) for run in runs)
             ours = name.startswith("pfed1bs-delta")
             axes.plot([sent], [y], "o", markersize=4, color=OWN if ours else "black")
             if name not in CROWD:

@@ -113,7 +113,10 @@ def test_to_keeps_everything_but_the_device():
         ({"clients": 4, "cap": 9}, "cap must leave every client min_size = 10 samples, got 9; raise cap"),
         ({"clients": 4, "min_size": 0}, "min_size must be at least 1"),
         ({"clients": 4, "augment": True}, "augment mirrors colour images .3, height, width."),
-        ({"clients": 9, "scheme": "iid"}, "client 3 gets 13 samples, but every client needs 14; use fewer clients"),
+        (
+            {"clients": 9, "scheme": "iid"},
+            "9 clients with 14 samples each are more than the 120 samples there are; use at most 8",
+        ),
         ({"clients": 2, "scheme": "labels:9"}, "use labels:4"),
     ],
 )

@@ -77,7 +77,7 @@ def test_progress_is_shown_on_a_terminal_and_only_on_stderr(server, tmp_path, mo
 
 
 def test_a_wrong_checksum_removes_the_file(server, tmp_path):
-    with pytest.raises(ValueError, match=f"arrived with MD5 {MD5}, but 0000 is expected; it was removed: try again"):
+    with pytest.raises(ValueError, match=f"arrived with MD5 {MD5}, but 0000 is expected; it was removed; try again"):
         download(f"{server.base}/file", tmp_path / "file", "0000")
     assert list(tmp_path.iterdir()) == []
 
@@ -110,7 +110,7 @@ def test_a_part_that_is_whole_already_is_only_checked(server, tmp_path):
 
 def test_a_part_of_something_else_is_removed_and_the_next_try_succeeds(server, tmp_path):
     (tmp_path / "file.part").write_bytes(b"x" * 1000)
-    with pytest.raises(ValueError, match="it was removed: try again"):
+    with pytest.raises(ValueError, match="it was removed; try again"):
         download(f"{server.base}/file", tmp_path / "file", MD5)
     download(f"{server.base}/file", tmp_path / "file", MD5)
     assert (tmp_path / "file").read_bytes() == CONTENT

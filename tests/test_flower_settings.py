@@ -13,13 +13,14 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.app import ConfigRecord, RecordDict
 
 from flower_desk import Desk
-from pfed1bs.algorithms import REGISTRY, SHARED, algorithm_class
+from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.cli import main
 from pfed1bs.config import UserError, load
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.folder import Folder, serve, tiers
 from pfed1bs.flower.records import content_of, record
 from pfed1bs.flower.settings import Rules, read, tables
+from pfed1bs.options import PROVIDED
 
 SMALL = {"rounds": 2, "clients": 3, "steps": 2, "batch": 8, "data.cap": 60}
 
@@ -64,7 +65,7 @@ def test_the_app_lists_every_option_of_every_method_and_reads_back_as_it_was_wri
     config = load(None, ["--algorithm.name", name, "--algorithm.lr", "0.025", "--rounds", "9", "--data.cap", "40"])
     values = flat(tables(config))
     listed = {key.removeprefix("algorithm.") for key in values if key.startswith("algorithm.")}
-    assert {option.name for option in fields(algorithm_class(name))} - {*SHARED} <= listed
+    assert {option.name for option in fields(algorithm_class(name))} - {*PROVIDED} <= listed
     again, _ = read(values)
     assert again == replace(config, max_weight=10.0, max_norm=10.0), "clients of a real federation are believed less"
     assert read(flat(tables(replace(config, max_weight=3.0))))[0].max_weight == 3.0

@@ -42,7 +42,7 @@ def test_outputs_are_one_row_of_logits_per_sample(name):
 
 
 def test_unknown_model_says_the_nearest_name():
-    with pytest.raises(ValueError, match="unknown model 'vg16'; did you mean 'vgg16'"):
+    with pytest.raises(ValueError, match="unknown model 'vg16'; did you mean vgg16"):
         build("vg16", (3, 32, 32), 10)
 
 

@@ -96,8 +96,8 @@ def test_dirichlet_redraws_until_every_client_has_enough():
 @pytest.mark.parametrize(
     ("scheme", "clients", "message"),
     [
-        ("label:2", 5, "unknown partition 'label:2'; did you mean labels?"),
-        ("dirichlets", 5, "did you mean dirichlet?"),
+        ("label:2", 5, "unknown partition 'label:2'; did you mean labels:2?"),
+        ("dirichlets", 5, "did you mean dirichlet:0.3?"),
         ("zzz", 5, "known are labels:2, dirichlet:0.3, iid"),
         ("iid:3", 5, "iid takes no number"),
         ("labels", 5, "labels:c needs a whole number c >= 1"),
@@ -108,11 +108,17 @@ def test_dirichlet_redraws_until_every_client_has_enough():
         ("dirichlet:-1", 5, "dirichlet:a needs a number a > 0"),
         ("dirichlet:nan", 5, "dirichlet:a needs a number a > 0"),
         ("dirichlet:0.01", 90, "fewer than 10 samples in each of 1000 draws; use a larger number"),
-        ("labels:10", 200, "label 0 has 100 samples, too few to cut among 200 clients"),
-        ("iid", 101, "client 91 gets 9 samples, but every client needs 10; use fewer clients"),
+        ("labels:1", 100, "samples, but every client needs 10; use fewer clients"),
+        ("iid", 101, "101 clients with 10 samples each are more than the 1000 samples there are; use at most 100"),
+        ("dirichlet:0.3", 10**9, "use at most 100 clients"),
         ("iid", 0, "clients must be at least 1, got 0"),
     ],
 )
 def test_impossible_partitions_say_why_and_what_to_change(scheme, clients, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?").replace("(", r"\(")):
         partition(TEN, clients, scheme, seed=0)
+
+
+def test_a_label_with_fewer_samples_than_owners_cannot_be_cut():
+    with pytest.raises(ValueError, match="label 0 has 100 samples, too few to cut among 200 clients"):
+        partition(TEN, 200, "labels:10", seed=0, min_size=1)

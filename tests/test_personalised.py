@@ -149,7 +149,7 @@ def test_apfl_mixes_its_own_model_with_the_stepped_copy_and_learns_alpha_in_the_
 
 
 def test_apfl_refuses_a_share_above_one():
-    with pytest.raises(ValueError, match="alpha is a share, 0 .. 1, got 1.5"):
+    with pytest.raises(ValueError, match=r"alpha must be a share in \[0, 1\], got 1.5"):
         make("apfl", linear(), alpha=1.5)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from pfed1bs import report
 from pfed1bs.report.groups import groups
+from pfed1bs.report.results import significant
 from pfed1bs.report.style import KNOWN, apart, pen, size
-from pfed1bs.report.tables import significant
 from run_folders import records_of
 
 

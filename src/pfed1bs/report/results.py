@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 
+from pfed1bs.algorithms import REGISTRY, algorithm_class
+from pfed1bs.options import keys
 from pfed1bs.report.groups import Group, Spread, groups
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.report.style import pen
@@ -104,12 +106,19 @@ def plain(records: Sequence[RunRecord]) -> Json:
     runs = []
     for group in groups(records):
         for record in group.records:
-            options = record.config.get("algorithm", {})
             sent = record.sent()
             curve = [[t + 1, sent[t], line["accuracy"]] for t, line in enumerate(record.metrics) if "accuracy" in line]
-            own = {"label": group.label, "options": options, "device": record.env.get("device")}
+            own = {"label": group.label, "options": chosen(record), "device": record.env.get("device")}
             runs.append({**own, **record.summary, "curve": curve})
     return {"recipe": {key: value for key, value in records[0].config.items() if key != "algorithm"}, "runs": runs}
+
+
+def chosen(record: RunRecord) -> Json:
+    """The options of a run that are not the method's defaults."""
+    options = record.config.get("algorithm", {})
+    known = keys(algorithm_class(record.algorithm)) if record.algorithm in REGISTRY else {}
+    found = options.items() if isinstance(options, dict) else ()
+    return {key: value for key, value in found if key != "name" and (key not in known or value != known[key].default)}
 
 
 def broadcast(record: RunRecord) -> float:
