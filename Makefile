@@ -44,6 +44,7 @@ wheel:
 
 # The lower bounds of pyproject.toml, run.
 lowest:
+	rm -rf build/lib* build/bdist*
 	$(PYTHON) -m venv --clear build/lowest
 	build/lowest/bin/python $(PIP) -c constraints-lowest.txt $(TORCH)
 	PIP_CONSTRAINT=constraints-lowest.txt build/lowest/bin/python $(PIP) '.[all,flower]' pytest hypothesis
