@@ -54,7 +54,7 @@
 #include "kernels/isa.h"
 #endif
 
-#define ISA portable
+#define ISA generic
 #define TARGET
 #define WIDTH 4
 #define LANES 2
@@ -86,7 +86,7 @@ static const kernels *const *supported(void) {
     if (avx512) found[count++] = &kernels_avx512;
     if (avx2) found[count++] = &kernels_avx2;
 #endif
-    found[count] = &kernels_portable;
+    found[count] = &kernels_generic;
     return found;
 }
 

@@ -3,7 +3,7 @@
 from typing_extensions import Buffer
 
 def isa() -> str:
-    """The instruction set in use: avx512, avx2 or portable."""
+    """The instruction set in use: avx512, avx2 or generic."""
 
 def use(name: str) -> bool:
     """Switch to an instruction set; False if this processor or build does not have it."""
