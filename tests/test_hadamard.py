@@ -1,5 +1,8 @@
 """The transform: against the dense matrix, bit for bit between its paths, differentiable, and its refusals."""
 
+import os
+import subprocess
+import sys
 from resource import RUSAGE_SELF, getrusage
 
 import pytest
@@ -8,6 +11,8 @@ import torch
 from pfed1bs import native
 from pfed1bs.hadamard import butterfly, hadamard, kernel, matrix
 from pfed1bs.rng import stream
+from pfed1bs.sketch import srht
+from pfed1bs.votes import unpack
 
 
 def numbers(*shape, dtype=torch.float32):
@@ -53,12 +58,12 @@ def variants():
     from pfed1bs import _fht
 
     best = _fht.isa()
-    found = [name for name in ("avx512", "avx2", "portable") if _fht.use(name)]
+    found = [name for name in ("avx512", "avx2", "generic") if _fht.use(name)]
     _fht.use(best)
     return found
 
 
-@pytest.fixture(params=["avx512", "avx2", "portable"])
+@pytest.fixture(params=["avx512", "avx2", "generic"])
 def instructions(request):
     if request.param not in variants():
         pytest.skip(f"this processor or build has no {request.param} kernels")
@@ -83,6 +88,33 @@ def test_native_bits_are_those_of_the_butterfly(instructions, threads, log2):
         assert torch.equal(hadamard(x, out=x.clone()), expected)
 
 
+@pytest.fixture(params=[1 << 15, 1 << 18, 1 << 20, 1 << 24])
+def cache(request):
+    """Rows are cut for a second-level cache of this many bytes."""
+    from pfed1bs import _fht
+
+    _fht.fit(request.param)
+    yield
+    _fht.fit(0)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("log2", [13, 17, 20])
+def test_bits_do_not_depend_on_the_size_of_the_cache(instructions, cache, threads, log2):
+    x = numbers(1 << log2)
+    expected = butterfly(x, x.numel() ** -0.5)
+    sketch = srht(len(x) - 5, len(x) // 10, seed=3)
+    u = numbers(sketch.m)
+    for count in (1, 2):
+        threads(count)
+        assert torch.equal(hadamard(x), expected)
+        assert torch.equal(hadamard(x, out=x.clone()), expected)
+        lifted = butterfly(torch.zeros(len(x)).index_copy(0, sketch.rows.long(), u), sketch.m**-0.5)[:-5]
+        assert torch.equal(sketch.adjoint(u), lifted * unpack(sketch.signs, sketch.n))
+        padded = torch.nn.functional.pad(x[:-5] * unpack(sketch.signs, sketch.n), (0, 5))
+        assert torch.equal(sketch.forward(x[:-5]), butterfly(padded, sketch.m**-0.5)[sketch.rows.long()])
+
+
 @pytest.mark.kernel
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_rows_shared_among_threads_are_those_of_one(threads, rows):
@@ -94,7 +126,7 @@ def test_rows_shared_among_threads_are_those_of_one(threads, rows):
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("instructions", ["portable"], indirect=True)
+@pytest.mark.parametrize("instructions", ["generic"], indirect=True)
 def test_rows_longer_than_one_pass_of_high_levels_are_right(instructions, threads):
     """2^26 floats need one pass more; the transform of a unit vector is a row of signs."""
     threads(2)
@@ -136,6 +168,57 @@ def test_long_results_of_two_lengths_in_turn_need_no_fresh_pages():
 
 def test_kernel_names_the_torch_path_when_switched_off(without_kernel):
     assert kernel() == "torch"
+
+
+def forced(name, program="from pfed1bs.hadamard import kernel; print(kernel())"):
+    """A Python of its own with PFED1BS_KERNEL set, which is read at import."""
+    environment = {**os.environ, "PFED1BS_KERNEL": name, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+
+BITS = """
+import torch
+from pfed1bs.hadamard import hadamard, kernel
+from pfed1bs.sketch import srht
+x = torch.arange(1 << 16).sin()
+phi = srht(50_000, 5_000, seed=1)
+results = hadamard(x), phi.forward(x[:50_000]), phi.adjoint(x[:5_000])
+print(kernel(), [hash(y.numpy().tobytes().hex()) for y in results])
+"""
+
+
+def test_every_kernel_can_be_forced_and_gives_the_same_bits(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    names = [*variants(), "torch"]
+    answers = [forced(name, BITS).stdout.split(maxsplit=1) for name in names]
+    assert [name for name, _ in answers] == names
+    assert len({bits for _, bits in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    "name, error",
+    [
+        ("sse9", "PFED1BS_KERNEL must be one of avx512, avx2, generic, torch, got sse9"),
+        ("portable", "got portable"),
+    ],
+)
+def test_an_unknown_kernel_is_refused(name, error):
+    refused = forced(name)
+    assert refused.returncode == 1 and error in refused.stderr
+
+
+@pytest.mark.kernel
+def test_a_kernel_that_the_processor_lacks_is_refused(monkeypatch):
+    monkeypatch.setattr(native._fht, "use", lambda name: False)
+    with pytest.raises(ValueError, match="PFED1BS_KERNEL is avx512, which this processor does not have"):
+        native.choose("avx512")
+
+
+def test_a_kernel_that_was_not_built_is_refused(monkeypatch):
+    monkeypatch.setattr(native, "built", False)
+    assert native.choose("torch") is False and native.choose(None) is False
+    with pytest.raises(ValueError, match="PFED1BS_KERNEL is generic, but pfed1bs._fht was not built"):
+        native.choose("generic")
 
 
 def test_any_batch_shape_is_taken(either_path):

@@ -11,9 +11,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -52,7 +54,7 @@
 #include "kernels/isa.h"
 #endif
 
-#define ISA portable
+#define ISA generic
 #define TARGET
 #define WIDTH 4
 #define LANES 2
@@ -84,7 +86,7 @@ static const kernels *const *supported(void) {
     if (avx512) found[count++] = &kernels_avx512;
     if (avx2) found[count++] = &kernels_avx2;
 #endif
-    found[count] = &kernels_portable;
+    found[count] = &kernels_generic;
     return found;
 }
 
@@ -103,6 +105,14 @@ static PyObject *py_use(PyObject *self, PyObject *args) {
             Py_RETURN_TRUE;
         }
     Py_RETURN_FALSE;
+}
+
+static PyObject *py_fit(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_ssize_t bytes;
+    if (!PyArg_ParseTuple(args, "n", &bytes)) return NULL;
+    fit(bytes > 0 ? (size_t)bytes : second_level());
+    Py_RETURN_NONE;
 }
 
 /* The memory of a long result, which goes to the next one. */
@@ -294,6 +304,7 @@ static PyObject *py_distinct(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"isa", py_isa, METH_NOARGS, NULL},
     {"use", py_use, METH_VARARGS, NULL},
+    {"fit", py_fit, METH_VARARGS, NULL},
     {"memory", py_memory, METH_VARARGS, NULL},
     {"transform", py_transform, METH_VARARGS, NULL},
     {"project", py_project, METH_VARARGS, NULL},
@@ -311,6 +322,7 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_fht", NULL, -1, methods, N
 
 PyMODINIT_FUNC PyInit__fht(void) {
     isa = supported()[0];
+    fit(second_level());
     if (PyType_Ready(&holder_type) < 0) return NULL;
     return PyModule_Create(&module);
 }

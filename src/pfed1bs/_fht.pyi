@@ -3,10 +3,13 @@
 from typing_extensions import Buffer
 
 def isa() -> str:
-    """The instruction set in use: avx512, avx2 or portable."""
+    """The instruction set in use: avx512, avx2 or generic."""
 
 def use(name: str) -> bool:
     """Switch to an instruction set; False if this processor or build does not have it."""
+
+def fit(size: int) -> None:
+    """Cut rows for a second-level cache of so many bytes, for that of this processor if 0; tests take others."""
 
 def memory(size: int) -> Buffer:
     """At least `size` bytes on huge pages, not cleared; a later call gets them again once the buffer is gone."""

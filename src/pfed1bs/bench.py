@@ -1,5 +1,6 @@
 """How fast the kernels are: times, and ratios to a memory copy that is measured in the same breath."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,7 +23,7 @@ DENSE = 1 << 30  # bytes of the largest dense projection
 
 
 def kernels(sizes: Sequence[int] = SIZES, seconds: float = 0.1) -> list[Row]:
-    """Transform, sketch, adjoint, packing and vote at 2^k coordinates, on one thread and on all.
+    """Transform into another array and in place, sketch, adjoint, packing and vote at 2^k coordinates, on one thread and on all.
 
     Every row holds the best time of calls that alternate with copies of the same bytes for `seconds`, its ratio to the
     copy, and for the sketch its ratio to the transform of the padded length with as warm a result: forward writes
@@ -50,6 +51,14 @@ def show(rows: Sequence[Row]) -> None:
     need("rich", "cli").print(table)
 
 
+def file_name(processor: str, model: str) -> str:
+    """Where the rows of a processor are kept; a name without numbers, as virtual machines give it, gets the model's."""
+    words = re.sub(r"\(.*?\)|@.*|\b(cpu|processor)\b", " ", processor.lower())
+    if not re.search(r"\d", words):
+        words += f" model {model}"
+    return f"kernels-{'-'.join(re.findall('[a-z0-9]+', words))}.json"
+
+
 def _rows(log2: int, seconds: float) -> Iterator[Row]:
     size = 1 << log2
     x = torch.randn(size, generator=stream(0, "bench"))
@@ -73,7 +82,9 @@ def _operations(size: int, x: torch.Tensor, out: torch.Tensor) -> Iterator[tuple
     m = max(1, int(RATIO * n))
     phi = srht(n, m, seed=0)
     w, u = x[:n].clone(), x[:m].clone()
+    same = x.clone()
     yield "transform", lambda: hadamard(x, out=out), None, None
+    yield "in place", lambda: hadamard(same, out=same), None, None
     yield "forward", lambda: phi.forward(w), lambda: hadamard(x, out=out), None
     yield "adjoint", lambda: phi.adjoint(u), lambda: hadamard(x), None
     if 4 * n * m <= DENSE:

@@ -1,5 +1,6 @@
 """The native kernels, if they were built, for contiguous tensors on the CPU and on as many threads as torch uses."""
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from math import prod
@@ -10,15 +11,33 @@ from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
 LONG = 1 << 19  # floats in a huge page
+KERNELS = ("avx512", "avx2", "generic", "torch")  # best first; generic: plain C, which is what ARM gets
 
 built = find_spec("pfed1bs._fht") is not None
-enabled = built  # tests switch it off to compare with the torch path
 if built:
     from pfed1bs import _fht
 
 
+def choose(wanted: str | None) -> bool:
+    """Take the kernels named by PFED1BS_KERNEL, the best of this processor if none; whether they are native ones."""
+    if not wanted:
+        return built
+    if wanted not in KERNELS:
+        raise ValueError(f"PFED1BS_KERNEL must be one of {', '.join(KERNELS)}, got {wanted}; leave it unset for the best")
+    if wanted == "torch":
+        return False
+    if not built:
+        raise ValueError(f"PFED1BS_KERNEL is {wanted}, but pfed1bs._fht was not built; install a C compiler and reinstall")
+    if not _fht.use(wanted):
+        raise ValueError(f"PFED1BS_KERNEL is {wanted}, which this processor does not have; leave it unset for the best")
+    return True
+
+
+enabled = choose(os.environ.get("PFED1BS_KERNEL"))  # tests switch it off to compare with the torch path
+
+
 def kernel() -> str:
-    """What transforms float32 on the CPU: "avx512", "avx2", "portable", or "torch" where the extension is missing."""
+    """What transforms float32 on the CPU: one of KERNELS."""
     return _fht.isa() if enabled else "torch"
 
 

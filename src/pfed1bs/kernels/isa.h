@@ -70,7 +70,8 @@ INLINE uint16_t NAME(bits)(const uint8_t *bits, size_t i) {
 #include "bits.h"
 
 static const kernels NAME(kernels) = {
-    QUOTE(ISA), BLOCK, NAME(low), NAME(middle), NAME(high), NAME(pack), NAME(unpack), NAME(sums), NAME(compare),
+    QUOTE(ISA), BLOCK,      NAME(low),    NAME(middle), NAME(beyond),
+    NAME(high), NAME(pack), NAME(unpack), NAME(sums),   NAME(compare),
 };
 
 #undef VEC

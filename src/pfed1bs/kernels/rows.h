@@ -90,43 +90,71 @@ static void leave(memory given_up) {
 
 /* One row in three parts: pieces that stay in the second-level cache, then columns through all of them. */
 
+static int piece_levels = PIECE_LEVELS;
+
+/* A piece takes at most half of a second-level cache of so many bytes. */
+static void fit(size_t bytes) {
+    piece_levels = PIECE_LEVELS;
+    while (piece_levels > 0 && ((size_t)2 * sizeof(float)) << piece_levels > bytes) piece_levels--;
+}
+
+/* Bytes of the second-level cache; where the system does not tell, those of a common one. */
+static size_t second_level(void) {
+    long bytes = 0;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    FILE *file = bytes > 0 ? NULL : fopen("/sys/devices/system/cpu/cpu0/cache/index2/size", "r");
+    if (file) {
+        bytes = fscanf(file, "%ldK", &bytes) == 1 ? bytes * 1024 : 0;
+        fclose(file);
+    }
+    return bytes > 0 ? (size_t)bytes : (size_t)1 << 20;
+}
+
 typedef struct {
     const job *job;
     const float *src;
     float *data, *dst;
     int piece, high; /* levels of a piece, of the last pass */
-    size_t strip, stride, gap, place;
+    size_t strip, stride, gap, place, threads;
+    front front;
 } row;
 
 /* The lowest `levels` levels from `start`, depth first: eight parts, then the three levels between them. */
 static void rise(row *r, size_t start, int levels) {
     int above = levels - isa->block;
     if (above <= 0) {
-        isa->low(r->job, r->src, r->data, start, &r->place);
+        isa->low(r->job, r->src, r->data, start, &r->place, &r->front);
         return;
     }
     int now = above < 3 ? above : 3;
     size_t part = (size_t)1 << (levels - now);
     for (size_t i = 0; i < (size_t)1 << now; i++) rise(r, start + i * part, levels - now);
-    isa->middle(r->data + start, part, now, 0, part);
+    isa->middle(r->data + start, part, now, &r->front);
 }
 
-/* Last piece first: the end of src is what the caller has most likely left in the cache. */
+/* Last piece first: the end of src is what the caller has most likely left in the cache. The worker's next piece is most
+ * likely the one that lies as many pieces before as there are threads; its beginning is fetched already. */
 static void row_low(void *context, size_t worker, size_t number) {
     row r = *(const row *)context;
     (void)worker;
-    number = ((size_t)1 << r.high) - 1 - number;
+    size_t count = (size_t)1 << r.high, size = (size_t)1 << r.piece, begun = number < r.threads ? 0 : size / SHARE;
+    number = count - 1 - number;
+    size_t start = number << r.piece, end = number < r.threads ? size : size + size / SHARE;
     r.data += number * r.gap;
-    if (r.job->kind == LIFT) r.place = lower_bound(r.job->index, r.job->m, number << r.piece);
-    rise(&r, number << r.piece, r.piece);
+    const float *src = r.job->kind == LIFT ? r.data : r.src;
+    r.front = (front){src + start, r.data + start, begun, size, end, (r.threads + 1) * size, r.threads * r.gap};
+    if (r.job->kind == LIFT) r.place = lower_bound(r.job->index, r.job->m, start);
+    rise(&r, start, r.piece);
 }
 
-/* Rows of more than 2^(block + MIDDLE + HIGH) floats make one more pass over memory. */
+/* Rows with more than HIGH levels above a piece make one more pass over memory. */
 static void row_beyond(void *context, size_t worker, size_t number) {
     const row *r = context;
     (void)worker;
     for (size_t start = 0; start >> r->job->log2 == 0; start += r->stride << HIGH)
-        isa->middle(r->data + start, r->stride, HIGH, number * r->strip, (number + 1) * r->strip);
+        isa->beyond(r->data + start, r->stride, HIGH, number * r->strip, (number + 1) * r->strip);
 }
 
 static void row_high(void *context, size_t worker, size_t number) {
@@ -135,15 +163,23 @@ static void row_high(void *context, size_t worker, size_t number) {
     isa->high(r->job, r->data, r->gap, r->dst, r->high, number * r->strip, (number + 1) * r->strip);
 }
 
+/* How many levels of a row are left to the columns: three or more beyond a block, with one level more in a piece where
+ * that saves a pass over memory, and enough pieces for all threads. */
+static int high_levels(int log2, int threads) {
+    int above = log2 > isa->block ? log2 - isa->block : 0, high = above < 3 ? above : 3, most = piece_levels;
+    if (log2 - most == HIGH + 1) most++;
+    if (log2 - high > most) high = log2 - most;
+    if (high > above) high = above;
+    while (high < above && high < HIGH && 1 << high < 2 * threads && threads > 1) high++;
+    return high;
+}
+
 static void one_row(const job *j, size_t number, float *buffer, int threads) {
-    row r = {.job = j, .data = buffer};
+    row r = {.job = j, .data = buffer, .high = high_levels(j->log2, threads), .threads = (size_t)threads};
     r.src = j->src + number * (j->kind == LIFT ? j->m : j->n);
     r.dst = j->dst + number * (j->kind == PROJECT ? j->m : j->n);
     if (!buffer) r.data = r.dst;
-    else r.gap = j->log2 <= isa->block + MIDDLE + HIGH ? GAP : 0;
-    int above = j->log2 > isa->block ? j->log2 - isa->block : 0, middle = above < MIDDLE + 3 ? above - 3 : MIDDLE;
-    while (middle > 0 && above - middle < HIGH && 1 << (above - middle) < 2 * threads && threads > 1) middle--;
-    r.high = above - (middle > 0 ? middle : 0);
+    else r.gap = r.high <= HIGH ? GAP : 0;
     r.piece = j->log2 - r.high;
     parallel((size_t)1 << r.high, threads, row_low, &r);
     size_t pieces = threads > 1 ? 4 * (size_t)threads : 1;

@@ -41,7 +41,7 @@ INLINE size_t NAME(spread)(const job *j, const float *src, float *dst, size_t st
 }
 
 /* The low levels of one block of a row: after D and padding, or spreading from `place` on. */
-static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t start, size_t *place) {
+static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t start, size_t *place, front *f) {
     ALIGNED float tile[1 << BLOCK];
     int levels = j->log2 < BLOCK ? j->log2 : BLOCK;
     size_t size = (size_t)1 << levels, valid = j->n <= start ? 0 : least(j->n - start, size);
@@ -63,11 +63,18 @@ static TARGET void NAME(low)(const job *j, const float *src, float *dst, size_t 
             bits = NULL;
         }
     }
-    NAME(block)(from, dst, tile, bits, levels, j->kind == TRANSFORM && j->log2 == levels ? j->scale : 1.0f);
+    NAME(block)(from, dst, tile, bits, levels, j->kind == TRANSFORM && j->log2 == levels ? j->scale : 1.0f, f);
+}
+
+/* The levels of 2^levels adjacent rows of `stride` floats in the second-level cache, levels <= 3, in place. */
+static TARGET void NAME(middle)(float *data, size_t stride, int levels, front *f) {
+    if (levels == 1) NAME(strips)(data, stride, 1, f);
+    if (levels == 2) NAME(strips)(data, stride, 2, f);
+    if (levels == 3) NAME(strips)(data, stride, 3, f);
 }
 
 /* Columns first .. last - 1 of the 2^levels rows of `stride` floats, in place. */
-static TARGET void NAME(middle)(float *data, size_t stride, int levels, size_t first, size_t last) {
+static TARGET void NAME(beyond)(float *data, size_t stride, int levels, size_t first, size_t last) {
     ALIGNED float tile[TILE];
     size_t width = tile_width(levels, stride);
     for (size_t c = first; c < last; c += width)

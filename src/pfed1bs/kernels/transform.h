@@ -26,14 +26,15 @@ INLINE void NAME(butterflies)(VEC *r, const int levels) {
             }
 }
 
-/* The first LANES + levels levels of `size` floats, after the signs of `bits`. One part in SHARE of the next chunk of
- * dst is fetched by `block`, while it works on what is in the cache, the others here: so memory is busy all the time. */
-INLINE void NAME(chunks)(const float *src, float *dst, const uint8_t *bits, const int levels, size_t size) {
+/* The first LANES + levels levels of `size` floats, after the signs of `bits`. */
+INLINE void NAME(chunks)(const float *src, float *dst, const uint8_t *bits, const int levels, size_t size, front *f) {
     const size_t width = (size_t)WIDTH << levels;
     for (size_t i = 0; i < size; i += width) {
         VEC r[1 << RADIX];
-        FETCH(src + i + AHEAD, width, 0);
-        FETCH(dst + i + width + width / SHARE, width - width / SHARE, 1);
+        size_t soonest = (size_t)(dst + i - f->data) + AHEAD;
+        bool late = f->at < soonest;
+        if (late) f->at = soonest;
+        fetch(f, late ? width : width / SHARE);
         UNROLL for (int j = 0; j < 1 << levels; j++) {
             VEC x = LOAD(src + i + j * WIDTH);
             x = bits ? INSIDE(NEGATE(x, NAME(bits)(bits, i + j * WIDTH)), 1) : FIRST(x);
@@ -62,7 +63,7 @@ INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, co
         UNROLL for (int j = 0; j < 1 << levels; j++) r[j] = LOAD(s[j / 4] + j % 4 * from);
         if (next.data)
             UNROLL for (int j = 0; j < lines; j++)
-                __builtin_prefetch(next.data + c * next.step + j * next.apart, 1);
+                __builtin_prefetch(next.data + c + j * next.apart, 1);
         NAME(butterflies)(r, levels);
         UNROLL for (int j = 0; j < 1 << levels; j++) {
             VEC x = r[j] * e.scale;
@@ -77,6 +78,15 @@ INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, co
     }
 }
 
+/* `levels` levels over 2^levels adjacent rows of `width` floats in place, with fetches in between. */
+INLINE void NAME(strips)(float *data, size_t width, const int levels, front *f) {
+    const size_t strip = STRIP >> levels;
+    for (size_t c = 0; c < width; c += strip) {
+        fetch(f, STRIP / SHARE);
+        NAME(radix)(data + c, width, data + c, width, levels, strip, PLAIN, (soon){0}, 0);
+    }
+}
+
 /* Levels first .. first + levels - 1 of the 2^total rows; `next` is fetched meanwhile, rows `apart` floats apart. */
 static TARGET void NAME(rows)(const float *src, size_t from, float *dst, size_t to, int first, int levels, int total,
                               size_t width, ending e, const float *next, size_t apart) {
@@ -85,7 +95,7 @@ static TARGET void NAME(rows)(const float *src, size_t from, float *dst, size_t 
             size_t row = (high << (first + levels)) + low, f = from << first, t = to << first;
             const float *s = src + row * from;
             float *d = dst + row * to;
-            soon ahead = {next ? next + row * apart : NULL, 1, apart << first};
+            soon ahead = {next ? next + row * apart : NULL, apart << first};
             ending here = {e.scale, e.bits ? e.bits + row * to / 8 : NULL, 0};
             if (row < e.kept) here.kept = ((e.kept - row - 1) >> first) + 1;
 #define CASE(n)                                                                            \
@@ -122,18 +132,18 @@ static TARGET void NAME(columns)(const float *src, size_t from, float *dst, size
 }
 
 /* All levels of 2^levels adjacent floats, levels <= BLOCK, after the signs of `bits`. */
-static TARGET void NAME(block)(const float *src, float *dst, float *tile, const uint8_t *bits, int levels,
-                               float scale) {
+static TARGET void NAME(block)(const float *src, float *dst, float *tile, const uint8_t *bits, int levels, float scale,
+                               front *f) {
     if (levels < LANES) {
         NAME(plain)(src, dst, levels, scale);
         return;
     }
     int low = levels < LANES + RADIX ? levels : LANES + RADIX;
     size_t size = (size_t)1 << levels, width = (size_t)1 << low;
-#define CASE(n)                                          \
-    case n:                                              \
-        if (bits) NAME(chunks)(src, dst, bits, n, size); \
-        else NAME(chunks)(src, dst, NULL, n, size);      \
+#define CASE(n)                                             \
+    case n:                                                 \
+        if (bits) NAME(chunks)(src, dst, bits, n, size, f); \
+        else NAME(chunks)(src, dst, NULL, n, size, f);      \
         break;
     switch (low - LANES) {
         CASE(0) CASE(1) CASE(2) CASE(3)
@@ -143,8 +153,7 @@ static TARGET void NAME(block)(const float *src, float *dst, float *tile, const 
     }
 #undef CASE
     if (levels == low + RADIX && scale == 1.0f) {
-        const int lines = (WIDTH << RADIX) / SHARE / LINE;
-        NAME(radix)(dst, width, dst, width, RADIX, width, PLAIN, (soon){dst + size, 1 << RADIX, LINE}, lines);
+        NAME(strips)(dst, width, RADIX, f);
     } else if (levels > low || scale != 1.0f) {
         NAME(columns)(dst, width, dst, width, tile, levels - low, width, (ending){scale, NULL, 0}, NULL);
     }

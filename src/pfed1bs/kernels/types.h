@@ -6,8 +6,9 @@ enum {
     TILE = 1 << 13,   /* floats in the first-level cache at once */
     GAP = 64,         /* floats between the pieces of a buffer, so that they fall into different cache sets */
     AHEAD = 512,      /* floats fetched before they are needed */
-    SHARE = 4,        /* parts of a chunk, of which one is fetched in the pass before */
-    MIDDLE = 6,       /* levels beyond a block that stay in the second-level cache */
+    STRIP = 512,      /* floats worked on between two fetches */
+    SHARE = 4,        /* a piece is worked on about so often before it leaves the cache */
+    PIECE_LEVELS = 17, /* most levels of a piece in the second-level cache; with more, less is fetched in time */
     HIGH = 8,         /* most levels in one pass over memory */
     HUGEPAGE = 1 << 21, /* bytes */
     SMALL = 1 << 15,  /* work below it stays on one thread */
@@ -38,14 +39,31 @@ typedef struct {
 } ending;
 #define PLAIN ((ending){1.0f, NULL, 0})
 
-/* What is fetched for later: with column c, lines from data + c * step on, `apart` floats apart. */
+/* How far a worker has fetched what it will work on: `at` floats of a piece of `size` floats and of its next piece,
+ * `end` floats at most. The next piece lies before this one: `back` floats before its end in src, and `gap` more in data.
+ * Every pass over the piece fetches one part in SHARE of as much as it works on: so memory is busy all the time. */
+typedef struct {
+    const float *src;
+    float *data;
+    size_t at, size, end, back, gap;
+} front;
+
+static inline void fetch(front *f, size_t count) {
+    if (f->at >= f->end) return;
+    bool here = f->at < f->size;
+    const float *src = f->src + f->at - (here ? 0 : f->back);
+    float *data = f->data + f->at - (here ? 0 : f->back + f->gap);
+    f->at += count;
+    if (f->src != f->data)
+        for (size_t i = 0; i < count; i += LINE) __builtin_prefetch(src + i, 0);
+    for (size_t i = 0; i < count; i += LINE) __builtin_prefetch(data + i, 1);
+}
+
+/* What is fetched for later: with column c, lines from data + c on, `apart` floats apart. */
 typedef struct {
     const float *data;
-    size_t step, apart;
+    size_t apart;
 } soon;
-
-#define FETCH(data, count, written) \
-    for (size_t ahead = 0; ahead < (count); ahead += LINE) __builtin_prefetch((data) + ahead, written)
 
 /* The first place in the ascending `index` whose value is at least x. */
 static size_t lower_bound(const int32_t *index, size_t count, size_t x) {
@@ -70,8 +88,9 @@ static size_t tile_width(int levels, size_t stride) {
 typedef struct {
     const char *name;
     int block;
-    void (*low)(const job *, const float *, float *, size_t, size_t *);
-    void (*middle)(float *, size_t, int, size_t, size_t);
+    void (*low)(const job *, const float *, float *, size_t, size_t *, front *);
+    void (*middle)(float *, size_t, int, front *);
+    void (*beyond)(float *, size_t, int, size_t, size_t);
     void (*high)(const job *, const float *, size_t, float *, int, size_t, size_t);
     bool (*pack)(const float *, uint8_t *, size_t);
     void (*unpack)(const uint8_t *, float *, size_t);
