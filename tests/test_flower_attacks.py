@@ -14,7 +14,7 @@ from pfed1bs.codecs import Floats, Sparse
 from pfed1bs.flower.folder import serve
 from pfed1bs.flower.server import Stopped
 from pfed1bs.models import build
-from pfed1bs.runs import identity
+from pfed1bs.runfolder import identity
 from pfed1bs.simulate import Diverged, simulate
 from pfed1bs.tables import CountedRows
 from pfed1bs.task import Task
