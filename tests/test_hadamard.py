@@ -99,7 +99,7 @@ def cache(request):
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize("log2", [13, 17, 20])
+@pytest.mark.parametrize("log2", [4, 6, 8, 9, 11, 13, 17, 20])
 def test_bits_do_not_depend_on_the_size_of_the_cache(instructions, cache, threads, log2):
     x = numbers(1 << log2)
     expected = butterfly(x, x.numel() ** -0.5)

@@ -37,27 +37,29 @@ static void *allocate(size_t bytes) {
     return data;
 }
 
-/* The padded buffer of forward. */
+/* The padded buffer of forward: the kept one for the first who asks, whoever else comes meanwhile gets his own. */
 static struct {
     atomic_flag busy;
     float *data;
     size_t size;
 } kept = {ATOMIC_FLAG_INIT, NULL, 0};
 
-static float *borrow(size_t size) {
-    if (atomic_flag_test_and_set(&kept.busy)) return allocate(size * sizeof(float));
+static float *borrow(size_t size, bool *own) {
+    *own = atomic_flag_test_and_set(&kept.busy);
+    if (*own) return allocate(size * sizeof(float));
     if (kept.size < size) {
         free(kept.data);
         kept.data = allocate(size * sizeof(float));
         kept.size = kept.data ? size : 0;
     }
-    if (!kept.data) atomic_flag_clear(&kept.busy);
-    return kept.data;
+    float *data = kept.data;
+    if (!data) atomic_flag_clear(&kept.busy);
+    return data;
 }
 
-static void give_back(float *data) {
-    if (data == kept.data) atomic_flag_clear(&kept.busy);
-    else free(data);
+static void give_back(float *data, bool own) {
+    if (own) free(data);
+    else atomic_flag_clear(&kept.busy);
 }
 
 /* The last long results that were given up, latest first, under the interpreter's lock: one for the measurements and one
@@ -214,10 +216,10 @@ static bool run(const job *j) {
     bool shared = threads > 1 && size <= 1 << 19;
     size_t whole = shared || threads == 1 ? j->rows - j->rows % (size_t)threads : 0;
     batch b = {j, NULL};
-    bool buffered = j->kind == PROJECT || (j->kind == LIFT && shared && whole);
-    if (buffered && !(b.buffers = borrow(buffer_size(j) * (shared ? (size_t)threads : 1)))) return false;
+    bool own = false, buffered = j->kind == PROJECT || (j->kind == LIFT && shared && whole);
+    if (buffered && !(b.buffers = borrow(buffer_size(j) * (shared ? (size_t)threads : 1), &own))) return false;
     parallel(whole, threads, whole_row, &b);
     for (size_t i = whole; i < j->rows; i++) one_row(j, i, b.buffers, threads);
-    if (b.buffers) give_back(b.buffers);
+    if (b.buffers) give_back(b.buffers, own);
     return true;
 }

@@ -80,7 +80,7 @@ INLINE void NAME(radix)(const float *src, size_t from, float *dst, size_t to, co
 
 /* `levels` levels over 2^levels adjacent rows of `width` floats in place, with fetches in between. */
 INLINE void NAME(strips)(float *data, size_t width, const int levels, front *f) {
-    const size_t strip = STRIP >> levels;
+    const size_t strip = least(STRIP >> levels, width);
     for (size_t c = 0; c < width; c += strip) {
         fetch(f, STRIP / SHARE);
         NAME(radix)(data + c, width, data + c, width, levels, strip, PLAIN, (soon){0}, 0);
