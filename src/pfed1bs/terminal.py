@@ -17,9 +17,9 @@ from pfed1bs.runs import Run
 
 def show_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
     """Print a table of texts; numbers are never cut."""
-    table = need("rich.table", "cli").Table(title=title, box=need("rich.box", "cli").SIMPLE_HEAD)
+    table = need("rich.table", "cli").Table(title=title, box=need("rich.box", "cli").SIMPLE_HEAD, pad_edge=False)
     for head, aligned in zip(heads, right, strict=True):
-        table.add_column(head, justify="right" if aligned else "left", no_wrap=aligned)
+        table.add_column(head, justify="right" if aligned else "left", no_wrap=aligned, overflow="fold")
     for line in lines:
         table.add_row(*line)
     show(table)
@@ -64,7 +64,8 @@ def finish(runs: list[Run], folder: Path, as_json: bool) -> None:
     title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: percent correct"
     heads, *lines = results(groups(records)).brief()
     show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
-    print(CAPTION)
+    if "global" in heads or "tuned" in heads:
+        print(CAPTION)
     print(f"folder  {folder}\nreport  {folder / 'report.html'}\npicture {folder / 'plots' / 'accuracy-bytes.svg'}")
 
 
