@@ -25,7 +25,7 @@ DENSE = 1 << 30  # bytes of the largest dense projection
 
 
 def kernels(sizes: Sequence[int] = SIZES, seconds: float = 0.1) -> list[Row]:
-    """Transform into another array and in place, sketch, adjoint, packing and vote at 2^k coordinates, on one thread and on all.
+    """Transform, sketch, adjoint, packing and vote at 2^k coordinates, on one thread and on all.
 
     Every row holds the best time of calls that alternate with copies of the same bytes for `seconds`, its ratio to the
     copy, and for the sketch its ratio to the transform of the padded length with as warm a result: forward writes
