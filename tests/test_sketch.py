@@ -211,6 +211,7 @@ def test_views_and_unaligned_slices_are_taken(either_path):
     [
         (0, 1, "n must be at least 1, got 0"),
         (-3, 1, "n must be at least 1, got -3"),
+        ((1 << 31) + 1, 1, "n must be at most 2\\^31, got 2147483649"),
         (5, 0, "m must be at least 1, got 0"),
         (5, 9, "at most the padded length 8, got 9"),
     ],

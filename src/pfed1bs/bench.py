@@ -3,10 +3,12 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from pfed1bs.environment import processor
 from pfed1bs.extras import need
 from pfed1bs.hadamard import hadamard, kernel
 from pfed1bs.rng import stream
@@ -23,7 +25,7 @@ DENSE = 1 << 30  # bytes of the largest dense projection
 
 
 def kernels(sizes: Sequence[int] = SIZES, seconds: float = 0.1) -> list[Row]:
-    """Transform into another array and in place, sketch, adjoint, packing and vote at 2^k coordinates, on one thread and on all.
+    """Transform, sketch, adjoint, packing and vote at 2^k coordinates, on one thread and on all.
 
     Every row holds the best time of calls that alternate with copies of the same bytes for `seconds`, its ratio to the
     copy, and for the sketch its ratio to the transform of the padded length with as warm a result: forward writes
@@ -41,7 +43,9 @@ def kernels(sizes: Sequence[int] = SIZES, seconds: float = 0.1) -> list[Row]:
 
 def show(rows: Sequence[Row]) -> None:
     """The rows as a table on the terminal."""
-    table = need("rich.table", "cli").Table(title=f"kernels: {kernel()}; best times, ratios within one run")
+    title = f"kernels: {kernel()}; best times, ratios within one run"
+    kept = f"to be kept: --json > results/{file_name(processor(), _model())}"
+    table = need("rich.table", "cli").Table(title=title, caption=kept)
     for column in ("operation", "size", "threads", "microseconds", "x copy", "x transform", "Gbit/s"):
         table.add_column(column, justify="left" if column == "operation" else "right")
     for row in rows:
@@ -57,6 +61,13 @@ def file_name(processor: str, model: str) -> str:
     if not re.search(r"\d", words):
         words += f" model {model}"
     return f"kernels-{'-'.join(re.findall('[a-z0-9]+', words))}.json"
+
+
+def _model() -> str:
+    """The number of the processor's model where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^model\s*: (\d+)", info.read_text(), re.MULTILINE) if info.exists() else None
+    return found[1] if found else "unknown"
 
 
 def _rows(log2: int, seconds: float) -> Iterator[Row]:

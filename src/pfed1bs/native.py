@@ -23,11 +23,15 @@ def choose(wanted: str | None) -> bool:
     if not wanted:
         return built
     if wanted not in KERNELS:
-        raise ValueError(f"PFED1BS_KERNEL must be one of {', '.join(KERNELS)}, got {wanted}; leave it unset for the best")
+        raise ValueError(
+            f"PFED1BS_KERNEL must be one of {', '.join(KERNELS)}, got {wanted}; leave it unset for the best"
+        )
     if wanted == "torch":
         return False
     if not built:
-        raise ValueError(f"PFED1BS_KERNEL is {wanted}, but pfed1bs._fht was not built; install a C compiler and reinstall")
+        raise ValueError(
+            f"PFED1BS_KERNEL is {wanted}, but pfed1bs._fht was not built; install a C compiler and reinstall"
+        )
     if not _fht.use(wanted):
         raise ValueError(f"PFED1BS_KERNEL is {wanted}, which this processor does not have; leave it unset for the best")
     return True

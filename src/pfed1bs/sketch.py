@@ -129,6 +129,8 @@ def gaussian(n: int, m: int, seed: int) -> Gaussian:
 def _check_sizes(n: int, m: int) -> None:
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}; a model without weights cannot be sketched")
+    if n > 1 << 31:
+        raise ValueError(f"n must be at most 2^31, got {n}; row numbers have 32 bits")
     if m < 1:
         raise ValueError(f"m must be at least 1, got {m}; raise the ratio m/n")
 
