@@ -71,7 +71,7 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 @torch.no_grad()
 def _check_outputs(name: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Refuse a model that is not float32 or has not a number for every class; its modes and buffers stay as they were."""
+    """Refuse a model that is not float32 or has too few outputs; its modes and buffers stay as they were."""
     kinds = {str(value.dtype) for value in model.parameters()} - {"torch.float32"}
     if kinds:
         raise UserError(f"weights of {name} must be torch.float32, got {', '.join(sorted(kinds))}", "add .float()")
