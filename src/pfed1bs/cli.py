@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
-from pfed1bs.errors import Interrupted, Told, UserError, nearest
+from pfed1bs.errors import Told, UserError, nearest
 
 RUN = "run one method: pfed1bs run [RECIPE.toml] [--rounds 50] [--algorithm.lam 1e-3] [--out DIR] [--resume]"
 HELP = {
@@ -65,7 +65,7 @@ def _guarded(command: str, words: list[str]) -> int:
         job: Callable[[list[str]], None] = getattr(commands, command + "_command")
         job(words)
         sys.stdout.flush()
-    except (Interrupted, KeyboardInterrupt) as error:
+    except KeyboardInterrupt as error:
         return _told(getattr(error, "message", "interrupted"), getattr(error, "hint", ""), INTERRUPTED)
     except Told as error:
         return _told(error.message, error.hint, MISTAKE if isinstance(error, UserError) else FAILURE)

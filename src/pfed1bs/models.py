@@ -71,11 +71,11 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 @torch.no_grad()
 def _check_outputs(name: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Refuse a model that has not a number for every class and sample; its modes and buffers stay as they were."""
-    trial = copy.deepcopy(model).eval()
-    if any(value.dtype != torch.float32 for value in trial.parameters()):
-        return  # Task says so
-    outputs = trial(torch.zeros(2, *shape))
+    """Refuse a model that is not float32 or has too few outputs; its modes and buffers stay as they were."""
+    kinds = {str(value.dtype) for value in model.parameters()} - {"torch.float32"}
+    if kinds:
+        raise UserError(f"weights of {name} must be torch.float32, got {', '.join(sorted(kinds))}", "add .float()")
+    outputs = copy.deepcopy(model).eval()(torch.zeros(2, *shape))
     found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != 2 or outputs.shape[1] < classes:
         raise UserError(

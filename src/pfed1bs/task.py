@@ -60,9 +60,6 @@ class Task:
             raise UserError(
                 f"a model needs trainable parameters, {type(module).__name__} has none", "set requires_grad"
             )
-        kinds = {str(value.dtype) for value in module.parameters()} - {"torch.float32"}
-        if kinds:
-            raise UserError(f"weights must be torch.float32, got {', '.join(sorted(kinds))}", "build model.float()")
         self.n = self.parts[-1].slice.stop
         self._lengths = [math.prod(part.shape) for part in self.parts]
         trained = {part.name for part in self.parts}
