@@ -64,6 +64,7 @@ def test_two_that_begin_at_once_in_a_new_folder_are_told_apart_by_the_lock(tmp_p
     with hold(tmp_path / "run" / "lock"), pytest.raises(UserError, match="another process works in"):
         next(prepared(tmp_path / "run").rounds())
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+    (tmp_path / "run" / "config.toml.part").write_text("killed while it was wri")
     assert len(list(prepared(tmp_path / "run").rounds())) == 5
 
 

@@ -68,6 +68,17 @@ def test_a_server_keeps_no_message_that_is_much_longer_than_its_bytes(tmp_path):
     assert len(kept) == 12 and all(answer.message == answer.up for answer in kept)
 
 
+def test_a_decoded_message_can_be_heard_again_whatever_was_done_with_it():
+    data = federation()
+    algorithm = method(data)
+    (done,) = simulate(algorithm, data, rounds=1, steps=1, batch=8, device="cpu")
+    messages = list(listen(algorithm, done.uplinks, done.cohort))
+    for message in listen(algorithm, messages, done.cohort):
+        message["sketch"].zero_()
+    heard = listen(algorithm, messages, done.cohort)
+    assert torch.equal(torch.stack([message["sketch"] for message in heard]), done.log["sketch"])
+
+
 def test_what_is_watched_in_messages_is_logged_for_every_client():
     data = federation()
     for done in simulate(method(data, Weighing), data, rounds=2, sampled=4, steps=1, batch=8, device="cpu"):

@@ -159,8 +159,8 @@ def listen(
     for data, size in zip(messages, cohort.sizes.tolist(), strict=True):
         if isinstance(data, bytes):
             yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
-        else:
-            yield data
+        else:  # a copy: what is heard may be written over, and heard again
+            yield {name: field.clone() for name, field in data.items()}
 
 
 def watched(algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State]) -> Iterable[Message]:

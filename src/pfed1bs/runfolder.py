@@ -72,7 +72,8 @@ class RunFolder:
 
     def _check(self, resume: bool) -> None:
         """Refuse to begin where something is, and to go on where nothing is."""
-        names = {path.name for path in self.path.iterdir()} - {LOCK} if self.path.exists() else set()
+        found = self.path.iterdir() if self.path.exists() else ()
+        names = {path.name for path in found if path.name != LOCK and path.suffix != ".part"}
         if not resume and names:
             raise UserError(
                 f"the run folder {self.path} exists", f"add {self.go_on} to go on with it, or choose another {self.out}"
