@@ -21,7 +21,7 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     for item in items:
         if "kernel" in item.keywords and not native.enabled:
-            item.add_marker(pytest.mark.skip(reason="the native kernels were not built, or PFED1BS_KERNEL switches them off"))
+            item.add_marker(pytest.mark.skip(reason="native kernels are not built or switched off"))
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 

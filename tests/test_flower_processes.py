@@ -14,10 +14,12 @@ from pfed1bs.cli import main
 from pfed1bs.config import load
 from pfed1bs.flower.folder import Folder
 from pfed1bs.flower.server import start
+from pfed1bs.flower.settings import BELIEVED
 from pfed1bs.flower.states import Shelf
 from pfed1bs.runfolder import identity
 from pfed1bs.runs import federation, method
 from pfed1bs.simulate import simulate
+from pfed1bs.trust import Trust
 
 METHODS = os.environ.get("PFED1BS_FLOWER", "pfed1bs-delta").split(",")  # each takes a minute
 FLAGS = ["--clients", "3", "--data.partition", "labels:4", "--steps", "5", "--evaluate_every", "100"]
@@ -31,6 +33,8 @@ def app(tmp_path):
 
 
 def configured(**keys):
+    """The configuration of a run of the app, which believes no number without a bound."""
+    keys = {**BELIEVED, **keys}
     return load(None, [*FLAGS, *(word for key, value in keys.items() for word in (f"--{key}", str(value)))])
 
 
@@ -76,7 +80,7 @@ def test_through_the_gate_and_with_registered_keys_the_bits_are_those_of_the_sim
         config = configured(rounds=5, **{"algorithm.name": name})
         data = federation(config)
         algorithm = method(config, data.shape, data.num_classes)
-        rounds = list(simulate(algorithm, data, rounds=5, steps=5))
+        rounds = list(simulate(algorithm, data, rounds=5, steps=5, trust=Trust(**BELIEVED)))
         progress = checkpoint.load(folder / "checkpoint.safetensors", identity(config))
         assert progress.round == 5 and progress.seen.tolist() == [4, 4, 4]
         assert same(progress.server, rounds[-1].progress.server)
