@@ -11,8 +11,6 @@ from pfed1bs import nvrtc
 from pfed1bs.nvrtc import address, launch
 
 PLAIN, WEIGHTS, ROWS, MISFIT, SCRATCH = range(5)  # as in kernels/transform.cu
-WORD = 32  # coordinates in one entry of a table
-EACH = 32  # floats of a thread
 FIRST = 14  # levels of the first pass at most: a tile fills a quarter of a multiprocessor's memory
 SMALLEST = 12  # log2 of a tile at least
 
@@ -21,7 +19,7 @@ class Pass(ctypes.Structure):
     """The arguments of a pass, as kernels/transform.cu has them."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("source", "target", "flips", "picks", "v")),
+        *((name, ctypes.c_void_p) for name in ("source", "target", "flips", "starts", "at", "to", "v")),
         *((name, ctypes.c_longlong) for name in ("count", "stride")),
         *((name, ctypes.c_int) for name in ("log2", "shift", "n", "m", "live")),
         *((name, ctypes.c_float) for name in ("scale", "gamma")),
@@ -71,8 +69,17 @@ def usable(x: Tensor, length: int = 4) -> bool:
 
 
 @dataclass(frozen=True)
+class Picks:
+    """The coordinates that S keeps, in the order of the tiles of a pass."""
+
+    starts: Tensor  # where the part of every tile begins, and where the last one ends
+    at: Tensor  # (m,) coordinates
+    to: Tensor  # (m,) their places among the m
+
+
+@dataclass(frozen=True)
 class Tables:
-    """D and S of a sketch on a device, in the order of weights and in the order in which the last pass needs them."""
+    """D and S of a sketch on a device, as the first and the last pass need them."""
 
     n: int
     m: int
@@ -86,35 +93,51 @@ class Tables:
         return (self.n - 1).bit_length()
 
     @cached_property
-    def flips(self) -> tuple[Tensor | None, Tensor | None]:
-        """D as words of 32 bits, for the first and for the last pass."""
-        if self.signs is None:
-            return None, None
-        words = torch.zeros(max(1 << self.log2, WORD) // 8, dtype=torch.uint8)
-        words[: len(self.signs)] = self.signs
-        return self._both(words.view(torch.int32).to(self.device))
+    def cuts(self) -> list[Stretch]:
+        """The passes."""
+        return stretches(self.log2)
 
     @cached_property
-    def picks(self) -> tuple[Tensor, Tensor]:
-        """Of every 32 coordinates how many kept ones lie before and which are kept, for the first and the last pass."""
-        rows = self.rows.to(self.device)
-        starts = torch.arange(0, 1 << self.log2, WORD, dtype=torch.int32, device=self.device)
-        rank = torch.searchsorted(rows, starts, out_int32=True)
-        one = torch.ones_like(rows)
-        kept = torch.zeros_like(starts).index_add_(0, rows >> 5, one << (rows & 31))
-        return self._both(torch.stack((rank, kept), 1))
+    def entering(self) -> Tensor | None:
+        """D for the weights on their way in: 32 bits for every thread of the first pass."""
+        return self._flips(self.cuts[0], {"LOAD": WEIGHTS, "STORE": SCRATCH})
 
-    def _both(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        last = stretches(self.log2)[-1]
-        if not last.shift:
-            return words, words
-        return words, words.view(1 << last.levels, -1, *words.shape[1:]).transpose(0, 1).contiguous()
+    @cached_property
+    def leaving(self) -> Tensor | None:
+        """D for the weights on their way out, by the threads of the last pass."""
+        return self._flips(self.cuts[-1], {"LOAD": PLAIN if self.cuts[-1].shift else ROWS, "STORE": WEIGHTS})
+
+    def _flips(self, cut: Stretch, steps: dict[str, int]) -> Tensor | None:
+        if self.signs is None:
+            return None
+        tiles = 1 << max(self.log2 - cut.tile, 0)
+        signs, words = self.signs.to(self.device), torch.empty(tiles << cut.tile - 5, device=self.device)
+        fields = {"log2": self.log2, "shift": cut.shift, "n": self.n}
+        _launch("spread_flips", cut, steps, Pass(address(signs), address(words), **fields), self.device, tiles)
+        return words
+
+    @cached_property
+    def first(self) -> Picks:
+        """S by the tiles of the first pass."""
+        rows = self.rows.to(self.device)
+        starts = torch.arange(0, (1 << self.log2) + 1, 1 << min(self.cuts[0].tile, self.log2), device=self.device)
+        return Picks(torch.searchsorted(rows, starts, out_int32=True), rows, rows)
+
+    @cached_property
+    def last(self) -> Picks:
+        """S by the tiles of the last pass."""
+        cut, rows = self.cuts[-1], self.first.at
+        if not cut.shift:
+            return self.first
+        tiles, order = ((rows & (1 << cut.shift) - 1) >> cut.columns).sort(stable=True)
+        starts = torch.arange((1 << cut.shift - cut.columns) + 1, device=self.device)
+        return Picks(torch.searchsorted(tiles, starts, out_int32=True), rows[order], order.int())
 
 
 def transform(x: Tensor, out: Tensor, scale: float) -> None:
     """H x times scale into out, which may be x itself; both contiguous."""
     log2 = x.shape[-1].bit_length() - 1
-    _run(x, out, out, log2, PLAIN, PLAIN, {"scale": scale})
+    _run(x, out, out, stretches(log2), (PLAIN, PLAIN), {"log2": log2, "scale": scale})
 
 
 def project(w: Tensor, tables: Tables) -> Tensor:
@@ -128,49 +151,60 @@ def misfit(w: Tensor, v: Tensor, gamma: float, tables: Tables) -> Tensor:
     return _down(w, tables, MISFIT, {"v": address(v), "stride": tables.m if v.dim() > 1 else 0, "gamma": gamma})
 
 
-def _down(w: Tensor, tables: Tables, store: int, extra: dict[str, int | float | None]) -> Tensor:
+def _down(w: Tensor, tables: Tables, store: int, more: dict[str, object]) -> Tensor:
     out = torch.empty(*w.shape[:-1], tables.m, device=w.device)
-    fields = {"n": tables.n, "m": tables.m, "scale": tables.m**-0.5, **extra}
-    fields |= {"flips": address(tables.flips[0]), "picks": address(tables.picks[1])}
-    scratch = _scratch(w, tables)
-    _run(w.contiguous(), scratch, out, tables.log2, WEIGHTS, store, fields)
+    fields = {**_fields(tables, tables.last), "flips": address(tables.entering), **more}
+    _run(w.contiguous(), _scratch(w, tables), out, tables.cuts, (WEIGHTS, store), fields)
     return out
 
 
 def lift(u: Tensor, tables: Tables) -> Tensor:
     """Phi^T u, (..., m) -> (..., n)."""
     out = torch.empty(*u.shape[:-1], tables.n, device=u.device)
-    fields = {"n": tables.n, "m": tables.m, "scale": tables.m**-0.5}
-    fields |= {"flips": address(tables.flips[1]), "picks": address(tables.picks[0])}
-    _run(u.contiguous(), _scratch(u, tables), out, tables.log2, ROWS, WEIGHTS, fields)
+    fields = {**_fields(tables, tables.first), "flips": address(tables.leaving)}
+    _run(u.contiguous(), _scratch(u, tables), out, tables.cuts, (ROWS, WEIGHTS), fields)
     return out
+
+
+def _fields(tables: Tables, picks: Picks) -> dict[str, object]:
+    lists = {name: address(getattr(picks, name)) for name in ("starts", "at", "to")}
+    return {"log2": tables.log2, "n": tables.n, "m": tables.m, "scale": tables.m**-0.5, **lists}
 
 
 def _scratch(x: Tensor, tables: Tables) -> Tensor:
     """Room for the padded rows between two passes."""
-    count = 0 if tables.log2 <= FIRST else x.numel() // x.shape[-1] << tables.log2
+    count = 0 if len(tables.cuts) == 1 else x.numel() // x.shape[-1] << tables.log2
     return torch.empty(count, device=x.device)
 
 
 def _run(
-    source: Tensor, scratch: Tensor, target: Tensor, log2: int, load: int, store: int, fields: dict[str, object]
+    source: Tensor,
+    scratch: Tensor,
+    target: Tensor,
+    cuts: list[Stretch],
+    ends: tuple[int, int],
+    fields: dict[str, object],
 ) -> None:
-    """All passes, from the rows of source through scratch to those of target."""
-    rows = source.numel() // source.shape[-1]
-    if not rows:
-        return
-    cuts = stretches(log2)
-    for i, cut in enumerate(cuts):
+    """All passes, from the rows of source through scratch to those of target; `ends` are the first LOAD, last STORE."""
+    width = source.shape[-1]
+    rows, log2 = source.numel() // width, sum(cut.levels for cut in cuts)
+    for i, cut in enumerate(cuts if rows else []):
         last = i == len(cuts) - 1
         x, y = source if i == 0 else scratch, target if last else scratch
-        steps = {"LOAD": load if i == 0 else PLAIN, "STORE": store if last else SCRATCH}
-        aligned = x.data_ptr() % 16 == 0 and (steps["LOAD"] == PLAIN or source.shape[-1] % 4 == 0)
-        options = {"TILE": cut.tile, "LEVELS": cut.levels, "COLUMNS": cut.columns, **steps, "ALIGNED": int(aligned)}
-        live = -(-source.shape[-1] >> cut.shift) << cut.shift if load == WEIGHTS and i == 1 else 1 << log2
-        arguments = Pass(address(x), address(y), count=rows << log2, log2=log2, shift=cut.shift, live=live, **fields)
+        steps = {"LOAD": ends[0] if i == 0 else PLAIN, "STORE": ends[1] if last else SCRATCH}
+        aligned = x.data_ptr() % 16 == 0 and (steps["LOAD"] == PLAIN or width % 4 == 0)
+        live = -(-width >> cut.shift) << cut.shift if ends[0] == WEIGHTS and i == 1 else 1 << log2
+        arguments = Pass(address(x), address(y), count=rows << log2, shift=cut.shift, live=live, **fields)
         blocks = -(-(rows << log2) >> cut.tile)
-        shape = {"blocks": blocks, "threads": 1 << cut.tile - 5, "shared": 4 << cut.tile}
-        launch("transform.cu", "transform_pass", tuple(options.items()), arguments, source.device, **shape)
+        _launch("transform_pass", cut, {**steps, "ALIGNED": int(aligned)}, arguments, source.device, blocks)
+
+
+def _launch(
+    kernel: str, cut: Stretch, steps: dict[str, int], arguments: Pass, device: torch.device, blocks: int
+) -> None:
+    options = {"TILE": cut.tile, "LEVELS": cut.levels, "COLUMNS": cut.columns, **steps}
+    shape = {"blocks": blocks, "threads": 1 << cut.tile - 5, "shared": 4 << cut.tile}
+    launch("transform.cu", kernel, tuple(options.items()), arguments, device, **shape)
 
 
 def pack(x: Tensor) -> tuple[Tensor, bool]:
@@ -189,5 +223,5 @@ def unpack(bits: Tensor, m: int) -> Tensor:
     out = torch.empty(*bits.shape[:-1], m, device=bits.device)
     if bits.numel():
         arguments = Bits(address(bits), address(out), None, out.numel() // m, m)
-        launch("bits.cu", "unpack_signs", (), arguments, bits.device, blocks=-(-bits.numel() // 256))
+        launch("bits.cu", "unpack_signs", (), arguments, bits.device, blocks=-(-out.numel() // 256))
     return out

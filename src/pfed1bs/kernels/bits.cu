@@ -1,4 +1,4 @@
-/* Signs and bits on a GPU: a thread for every byte. */
+/* Signs and bits on a GPU: a thread for every byte, or for every sign. */
 
 typedef unsigned char Byte;
 
@@ -11,7 +11,7 @@ typedef struct {
 } Bits;
 
 KERNEL_OF(256) pack_signs(CONSTANT Bits bits) {
-    const long long width = (bits.m + 7) / 8, i = (long long)BLOCK * 256 + THREAD;
+    const long long width = (bits.m + 7) / 8, i = BLOCK * 256 + THREAD;
     if (i >= bits.rows * width) return;
     const long long first = i % width * 8;
     const float *x = (const float *)bits.source + i / width * bits.m + first;
@@ -26,10 +26,8 @@ KERNEL_OF(256) pack_signs(CONSTANT Bits bits) {
 }
 
 KERNEL_OF(256) unpack_signs(CONSTANT Bits bits) {
-    const long long width = (bits.m + 7) / 8, i = (long long)BLOCK * 256 + THREAD;
-    if (i >= bits.rows * width) return;
-    const long long first = i % width * 8;
-    const Byte byte = ((const Byte *)bits.source)[i];
-    float *x = (float *)bits.target + i / width * bits.m + first;
-    for (int b = 0; b < 8 && first + b < bits.m; b++) x[b] = byte >> b & 1 ? 1.0f : -1.0f;
+    const long long width = (bits.m + 7) / 8, i = BLOCK * 256 + THREAD, at = i % bits.m;
+    if (i >= bits.rows * bits.m) return;
+    const Byte byte = ((const Byte *)bits.source)[i / bits.m * width + at / 8];
+    ((float *)bits.target)[i] = byte >> at % 8 & 1 ? 1.0f : -1.0f;
 }
