@@ -2,13 +2,13 @@
 
 import ctypes
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
 
 from pfed1bs import nvrtc
-from pfed1bs.nvrtc import address, launch
+from pfed1bs.nvrtc import Options, address, launch
 
 PLAIN, WEIGHTS, ROWS, MISFIT, SCRATCH = range(5)  # as in kernels/transform.cu
 FIRST = 14  # levels of the first pass at most: a tile fills a quarter of a multiprocessor's memory
@@ -21,7 +21,7 @@ class Pass(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("source", "target", "flips", "starts", "at", "to", "v")),
         *((name, ctypes.c_longlong) for name in ("count", "stride")),
-        *((name, ctypes.c_int) for name in ("log2", "shift", "n", "m", "live")),
+        *((name, ctypes.c_int) for name in ("n", "m", "live")),
         *((name, ctypes.c_float) for name in ("scale", "gamma")),
     ]
 
@@ -100,20 +100,20 @@ class Tables:
     @cached_property
     def entering(self) -> Tensor | None:
         """D for the weights on their way in: 32 bits for every thread of the first pass."""
-        return self._flips(self.cuts[0], {"LOAD": WEIGHTS, "STORE": SCRATCH})
+        return self._flips(self.cuts[0], WEIGHTS, SCRATCH)
 
     @cached_property
     def leaving(self) -> Tensor | None:
         """D for the weights on their way out, by the threads of the last pass."""
-        return self._flips(self.cuts[-1], {"LOAD": PLAIN if self.cuts[-1].shift else ROWS, "STORE": WEIGHTS})
+        return self._flips(self.cuts[-1], PLAIN if self.cuts[-1].shift else ROWS, WEIGHTS)
 
-    def _flips(self, cut: Stretch, steps: dict[str, int]) -> Tensor | None:
+    def _flips(self, cut: Stretch, load: int, store: int) -> Tensor | None:
         if self.signs is None:
             return None
         tiles = 1 << max(self.log2 - cut.tile, 0)
         signs, words = self.signs.to(self.device), torch.empty(tiles << cut.tile - 5, device=self.device)
-        fields = {"log2": self.log2, "shift": cut.shift, "n": self.n}
-        _launch("spread_flips", cut, steps, Pass(address(signs), address(words), **fields), self.device, tiles)
+        arguments = Pass(address(signs), address(words), n=self.n)
+        _launch("spread_flips", _options(self.log2, cut, load, store), cut, arguments, self.device, tiles)
         return words
 
     @cached_property
@@ -137,7 +137,7 @@ class Tables:
 def transform(x: Tensor, out: Tensor, scale: float) -> None:
     """H x times scale into out, which may be x itself; both contiguous."""
     log2 = x.shape[-1].bit_length() - 1
-    _run(x, out, out, stretches(log2), (PLAIN, PLAIN), {"log2": log2, "scale": scale})
+    _run(x, out, out, stretches(log2), (PLAIN, PLAIN), {"scale": scale})
 
 
 def project(w: Tensor, tables: Tables) -> Tensor:
@@ -168,7 +168,7 @@ def lift(u: Tensor, tables: Tables) -> Tensor:
 
 def _fields(tables: Tables, picks: Picks) -> dict[str, object]:
     lists = {name: address(getattr(picks, name)) for name in ("starts", "at", "to")}
-    return {"log2": tables.log2, "n": tables.n, "m": tables.m, "scale": tables.m**-0.5, **lists}
+    return {"n": tables.n, "m": tables.m, "scale": tables.m**-0.5, **lists}
 
 
 def _scratch(x: Tensor, tables: Tables) -> Tensor:
@@ -191,20 +191,24 @@ def _run(
     for i, cut in enumerate(cuts if rows else []):
         last = i == len(cuts) - 1
         x, y = source if i == 0 else scratch, target if last else scratch
-        steps = {"LOAD": ends[0] if i == 0 else PLAIN, "STORE": ends[1] if last else SCRATCH}
-        aligned = x.data_ptr() % 16 == 0 and (steps["LOAD"] == PLAIN or width % 4 == 0)
-        live = -(-width >> cut.shift) << cut.shift if ends[0] == WEIGHTS and i == 1 else 1 << log2
-        arguments = Pass(address(x), address(y), count=rows << log2, shift=cut.shift, live=live, **fields)
-        blocks = -(-(rows << log2) >> cut.tile)
-        _launch("transform_pass", cut, {**steps, "ALIGNED": int(aligned)}, arguments, source.device, blocks)
+        load, store = ends[0] if i == 0 else PLAIN, ends[1] if last else SCRATCH
+        aligned = x.data_ptr() % 16 == 0 and (load == PLAIN or width % 4 == 0)
+        options = _options(log2, cut, load, store, aligned, full=ends[0] != WEIGHTS or i != 1)
+        live = -(-width >> cut.shift) << cut.shift
+        arguments = Pass(address(x), address(y), count=rows << log2, live=live, **fields)
+        _launch("transform_pass", options, cut, arguments, source.device, -(-(rows << log2) >> cut.tile))
 
 
-def _launch(
-    kernel: str, cut: Stretch, steps: dict[str, int], arguments: Pass, device: torch.device, blocks: int
-) -> None:
-    options = {"TILE": cut.tile, "LEVELS": cut.levels, "COLUMNS": cut.columns, **steps}
-    shape = {"blocks": blocks, "threads": 1 << cut.tile - 5, "shared": 4 << cut.tile}
-    launch("transform.cu", kernel, tuple(options.items()), arguments, device, **shape)
+@cache
+def _options(log2: int, cut: Stretch, load: int, store: int, aligned: bool = False, full: bool = True) -> Options:
+    """What a pass is compiled with."""
+    shape = {"LOG2": log2, "SHIFT": cut.shift, "LEVELS": cut.levels, "TILE": cut.tile, "COLUMNS": cut.columns}
+    return (*shape.items(), ("LOAD", load), ("STORE", store), ("ALIGNED", int(aligned)), ("ALL", int(full)))
+
+
+def _launch(kernel: str, options: Options, cut: Stretch, arguments: Pass, device: torch.device, blocks: int) -> None:
+    shared = 4 * 33 << cut.tile - 5  # a float in every 33rd place is left out
+    launch("transform.cu", kernel, options, arguments, device, blocks, 1 << cut.tile - 5, shared)
 
 
 def pack(x: Tensor) -> tuple[Tensor, bool]:

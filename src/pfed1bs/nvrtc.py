@@ -39,10 +39,13 @@ def launch(
 ) -> None:
     """Put a kernel with `shared` bytes of memory per block on the current stream of the device."""
     function = _function(source, kernel, options, device.index, shared)
-    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-    stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
+    pointers = ctypes.byref(ctypes.c_void_p(ctypes.addressof(arguments)))
+    stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device.index))
+    shape = (blocks, 1, 1, threads, 1, 1, shared)
+    if device.index == torch.cuda.current_device():
+        return _check(_driver().cuLaunchKernel(function, *shape, stream, pointers, None))
     with torch.cuda.device(device):
-        _check(_driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None))
+        _check(_driver().cuLaunchKernel(function, *shape, stream, pointers, None))
 
 
 def address(x: Tensor | None) -> int | None:
