@@ -11,8 +11,8 @@ from pfed1bs import nvrtc
 from pfed1bs.nvrtc import Options, address, launch
 
 PLAIN, WEIGHTS, ROWS, MISFIT, SCRATCH = range(5)  # as in kernels/transform.cu
-FIRST = 14  # levels of the first pass at most: a tile fills a quarter of a multiprocessor's memory
-SMALLEST = 12  # log2 of a tile at least
+FIRST = 14  # levels of the first pass at most
+SMALLEST, LARGEST = 12, 15  # log2 of a tile: 128 to 1024 threads
 
 
 class Pass(ctypes.Structure):
@@ -50,16 +50,18 @@ class Stretch:
 
 
 def stretches(log2: int) -> list[Stretch]:
-    """How the levels of a transform of length 2^log2 are cut into passes: one up to 2^14, two up to 2^26."""
+    """How the levels of a transform of length 2^log2 are cut into passes: one up to 2^14, two up to 2^26.
+
+    Measured on an H200 (docs/log.md): later passes are fastest with 32 columns, as long as their tiles fit the chip.
+    """
     if log2 <= FIRST:
         return [Stretch(0, log2, max(log2, SMALLEST))]
-    later = max(5, log2 - FIRST)
-    count = 1 if later <= 12 else -(-later // 10)
-    cuts, shift = [Stretch(0, log2 - later, log2 - later)], log2 - later
+    first = min(FIRST, (log2 + 6) // 2)
+    cuts = [Stretch(0, first, max(first, SMALLEST))]
+    count = 1 if log2 - first <= 12 else -(-(log2 - first) // 10)
     for i in range(count):
-        levels = later // count + (i < later % count)
-        cuts.append(Stretch(shift, levels, min(15, max(SMALLEST, levels + 4))))
-        shift += levels
+        levels = (log2 - first + i) // count
+        cuts.append(Stretch(cuts[-1].shift + cuts[-1].levels, levels, min(LARGEST, max(levels + 5, SMALLEST))))
     return cuts
 
 
