@@ -124,4 +124,6 @@ def test_public_functions_use_the_kernels_on_a_gpu(monkeypatch):
     assert torch.equal(phi.adjoint(u.cuda()).cpu(), phi.adjoint(u))
     assert torch.equal(unpack(pack(u.cuda()), 500).cpu(), sign(u))
     torch.testing.assert_close(phi.pull(w.cuda(), sign(u[0]).cuda(), 1e4).cpu(), phi.pull(w, sign(u[0]), 1e4))
-    assert used == ["transform_pass"] * 3 + ["pack_signs", "unpack_signs"] + ["transform_pass"] * 2
+    passes = [name for name in used if name != "spread_flips"]  # made once
+    assert passes == ["transform_pass"] * 3 + ["pack_signs", "unpack_signs"] + ["transform_pass"] * 2
+    assert len(used) - len(passes) == 2

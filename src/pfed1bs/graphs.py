@@ -1,5 +1,6 @@
 """Work on a CUDA device recorded once and replayed: the device is told in one word what takes Python hundreds."""
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
@@ -68,8 +69,10 @@ class _Graph:
         """Take down what the work asks of the device."""
         own = {name: value.clone(memory_format=torch.contiguous_format) for name, value in given.items()}
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            found = work(dict(own))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # a work that gave up before it began
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                found = work(dict(own))
         self._graph, self._given, self._found, self.recorded = graph, own, found, True
 
     def replay(self, given: State, room: State) -> State:
