@@ -49,10 +49,13 @@ class Graphs:
         if graph is not None and not graph.recorded:
             while len(self._known) > LIMIT:
                 self._known.popitem(last=False)
+            random = torch.cuda.default_generators[torch.cuda.current_device()]
+            before = random.clone_state()
             try:
                 graph.record(work, given)
             except RuntimeError:
                 graph = self._known[key] = None
+                random.graphsafe_set_state(before)  # torch leaves it in the state of recording
         return graph
 
 
