@@ -4,7 +4,7 @@
 
 Kernels are timed inside a CUDA graph, so that only the device counts; the median of seven replays. A copy is
 `y.copy_(x)` outside of one: as a node of a graph the same copy takes half as long again above 1 GB. Rounds are the
-medians of whole rounds of `simulate`, messages included: 20 MLP clients of the size of MNIST, 10 steps of batch 64.
+medians of whole rounds of `simulate`, messages included: 20 clients with random samples, 10 steps of batch 64.
 """
 
 import argparse
@@ -19,9 +19,11 @@ from pathlib import Path
 
 import torch
 from peers import Work, cpu
+from torch import nn
 
 from pfed1bs import graphs, nvrtc
 from pfed1bs.algorithms import make
+from pfed1bs.data import Federation
 from pfed1bs.hadamard import butterfly, hadamard, kernel
 from pfed1bs.models import build
 from pfed1bs.simulate import simulate
@@ -77,6 +79,7 @@ def kernels() -> Iterator[Row]:
         calls = {
             "forward": lambda w=w, phi=phi: phi.forward(w),
             "adjoint": lambda u=u, phi=phi: phi.adjoint(u),
+            "push": lambda w=w, u=u, phi=phi: phi.push(w, u, 1e-6),
             "pull": lambda w=w, phi=phi, v=v: phi.pull(w, v, 1e4),
             "unpack": lambda bits=bits, phi=phi: unpack(bits, phi.m),
         }
@@ -110,17 +113,30 @@ def steps(work: Work) -> Iterator[Row]:
 
 
 def rounds(work: Work) -> Iterator[Row]:
-    """Rounds with graphs and without, on all threads of the processor and on four, which small tensors suit better."""
-    data, cores = work.federation(), torch.get_num_threads()
-    for name, threads, on in product(METHODS, dict.fromkeys((cores, min(4, cores))), (False, True)):
-        graphs.enabled = on
-        torch.set_num_threads(threads)
-        run = simulate(make(name, Task(work.model)), data, rounds=30, steps=10, batch=64, device="cuda")
-        seconds = [one.seconds for one in run][6:]
-        taken, best = 1e3 * statistics.median(seconds), 1e3 * min(seconds)
-        print(f"round of {name:16} threads {threads:2} graphs {on!s:5} {taken:8.2f} ms, best {best:.2f}", flush=True)
-        yield {"algorithm": name, "threads": threads, "graphs": on, "ms": taken, "best_ms": best}
+    """Rounds with graphs and without; for MLPs on all threads of the processor and on four."""
+    cores = torch.get_num_threads()
+    few = min(4, cores)
+    for name, threads, on in product(METHODS, dict.fromkeys((cores, few)), (False, True)):
+        yield medians(name, "MLP", work.model, work.federation(), threads, on)
+    vgg8, samples = build("vgg8", (3, 32, 32), 10), torch.arange(20 * 200)
+    own = tuple(samples.view(20, 200))
+    images = Federation(torch.randn(len(samples), 3, 32, 32), work.y.flatten()[: len(samples)], own, own, samples, 10)
+    for name, on in product(("pfed1bs", "pfed1bs-delta", "fedavg"), (False, True)):
+        yield medians(name, "VGG8", vgg8, images, few, on)
     torch.set_num_threads(cores)
+
+
+def medians(name: str, model: str, module: nn.Module, data: Federation, threads: int, on: bool) -> Row:
+    graphs.enabled = on
+    torch.set_num_threads(threads)
+    count = 30 if model == "MLP" else 12
+    run = simulate(make(name, Task(module)), data, rounds=count, steps=10, batch=64, device="cuda")
+    seconds = [one.seconds for one in run][6:]
+    taken, best = 1e3 * statistics.median(seconds), 1e3 * min(seconds)
+    print(
+        f"round of {name:14} {model} threads {threads:2} graphs {on!s:5} {taken:8.2f} ms, best {best:.2f}", flush=True
+    )
+    return {"algorithm": name, "model": model, "threads": threads, "graphs": on, "ms": taken, "best_ms": best}
 
 
 def main() -> None:
