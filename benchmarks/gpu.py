@@ -79,7 +79,6 @@ def kernels() -> Iterator[Row]:
         calls = {
             "forward": lambda w=w, phi=phi: phi.forward(w),
             "adjoint": lambda u=u, phi=phi: phi.adjoint(u),
-            "push": lambda w=w, u=u, phi=phi: phi.push(w, u, 1e-6),
             "pull": lambda w=w, phi=phi, v=v: phi.pull(w, v, 1e4),
             "unpack": lambda bits=bits, phi=phi: unpack(bits, phi.m),
         }

@@ -97,16 +97,6 @@ def test_misfit_is_that_of_the_cpu_up_to_rounding(device, n):
         torch.testing.assert_close(found, phi.misfit(w, consensus, 0.5), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("n", [1001, 40_003])
-def test_adjoint_is_added_to_the_weights_up_to_rounding(device, n):
-    phi = srht(n, n // 10, seed=3)
-    w, u = numbers(2, n), numbers(2, n // 10)
-    expected = w + 0.3 * phi.adjoint(u)
-    pushed = w.clone().to(device)
-    cuda.push(pushed, u.to(device), 0.3, tables(phi, device))
-    torch.testing.assert_close(pushed.cpu(), expected, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("m", [1, 7, 8, 9, 3001])
 def test_signs_are_packed_and_unpacked_as_on_the_cpu(device, m):
     x = numbers(3, m)
@@ -134,10 +124,6 @@ def test_public_functions_use_the_kernels_on_a_gpu(monkeypatch):
     assert torch.equal(phi.adjoint(u.cuda()).cpu(), phi.adjoint(u))
     assert torch.equal(unpack(pack(u.cuda()), 500).cpu(), sign(u))
     torch.testing.assert_close(phi.pull(w.cuda(), sign(u[0]).cuda(), 1e4).cpu(), phi.pull(w, sign(u[0]), 1e4))
-    pushed, plain = w.cuda(), w.clone()
-    phi.push(pushed, u.cuda(), 0.1)
-    phi.push(plain, u, 0.1)
-    torch.testing.assert_close(pushed.cpu(), plain)
     passes = [name for name in used if name != "spread_flips"]  # made once
-    assert passes == ["transform_pass"] * 3 + ["pack_signs", "unpack_signs"] + ["transform_pass"] * 3
+    assert passes == ["transform_pass"] * 3 + ["pack_signs", "unpack_signs"] + ["transform_pass"] * 2
     assert len(used) - len(passes) == 2

@@ -10,7 +10,7 @@ from torch import Tensor
 from pfed1bs import nvrtc
 from pfed1bs.nvrtc import Options, address, launch
 
-PLAIN, WEIGHTS, ROWS, MISFIT, SCRATCH, ONTO = range(6)  # as in kernels/transform.cu
+PLAIN, WEIGHTS, ROWS, MISFIT, SCRATCH = range(5)  # as in kernels/transform.cu
 FIRST = 14  # levels of the first pass at most
 SMALLEST, LARGEST = 12, 15  # log2 of a tile: 128 to 1024 threads
 
@@ -163,18 +163,9 @@ def _down(w: Tensor, tables: Tables, store: int, more: dict[str, object]) -> Ten
 def lift(u: Tensor, tables: Tables) -> Tensor:
     """Phi^T u, (..., m) -> (..., n)."""
     out = torch.empty(*u.shape[:-1], tables.n, device=u.device)
-    _up(u, out, tables, WEIGHTS, {})
+    fields = {**_fields(tables, tables.first), "flips": address(tables.leaving)}
+    _run(u.contiguous(), _scratch(u, tables), out, tables.cuts, (ROWS, WEIGHTS), fields)
     return out
-
-
-def push(w: Tensor, u: Tensor, size: float, tables: Tables) -> None:
-    """Add size Phi^T u to w, which is contiguous."""
-    _up(u, w, tables, ONTO, {"gamma": size})
-
-
-def _up(u: Tensor, out: Tensor, tables: Tables, store: int, more: dict[str, object]) -> None:
-    fields = {**_fields(tables, tables.first), "flips": address(tables.leaving), **more}
-    _run(u.contiguous(), _scratch(u, tables), out, tables.cuts, (ROWS, store), fields)
 
 
 def _fields(tables: Tables, picks: Picks) -> dict[str, object]:

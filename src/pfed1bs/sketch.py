@@ -84,13 +84,6 @@ class SRHT(Sketch):
         _check("consensus", v, self.m)
         return cuda.misfit(w, v, gamma, self._table(w))
 
-    def push(self, w: Tensor, u: Tensor, size: float) -> None:
-        """Add size Phi^T u to the rows of w (S, n) in place; on a GPU by the last pass."""
-        if not cuda.usable(w, self.padded) or not w.is_contiguous() or len(w) != len(u):
-            return super().push(w, u, size)
-        _check("measurements", u, self.m)
-        cuda.push(w, u, size, self._table(w))
-
     def _project(self, w: Tensor) -> Tensor:
         if native.usable(w):
             return native.project(w.contiguous(), self.m, self.signs, self.rows)

@@ -12,7 +12,6 @@ Given by the caller: LOG2, SHIFT, LEVELS, TILE, COLUMNS, LOAD, STORE, ALIGNED, a
 #define ROWS 2    /* float (rows, m): the coordinates that S keeps */
 #define MISFIT 3  /* the same after |v| tanh(gamma q) - v */
 #define SCRATCH 4 /* as PLAIN, without the scale */
-#define ONTO 5    /* as WEIGHTS, gamma times that added to what is there */
 
 #define EACH 32
 #define THREADS (1 << (TILE - 5))
@@ -147,7 +146,7 @@ KERNEL_OF(THREADS) transform_pass(CONSTANT Pass pass) {
     const int place = (int)(BASE & WIDTH);
 #else
     /* Columns begin where the target has a sector of 32 bytes; whichever go together, their levels are the same. */
-    const int turn = STORE == WEIGHTS || STORE == ONTO ? (int)(-row * p->n & 7) : 0;
+    const int turn = STORE == WEIGHTS ? (int)(-row * p->n & 7) : 0;
     const int place = (int)(BASE & WIDTH) | COLUMN;
 #endif
     float x[EACH];
@@ -225,7 +224,7 @@ KERNEL_OF(THREADS) transform_pass(CONSTANT Pass pass) {
 #endif
         p->target[of * p->m + to] = q;
     }
-#elif STORE == WEIGHTS || STORE == ONTO
+#elif STORE == WEIGHTS
     const int first = place + INSIDE(LAST);
     const unsigned plus = p->flips ? p->flips[CONTIGUOUS ? NUMBER * THREADS + thread : first] : ~0u;
     float *to = p->target + row * p->n;
@@ -233,9 +232,7 @@ KERNEL_OF(THREADS) transform_pass(CONSTANT Pass pass) {
     for (int r = 0; r < EACH; r++) {
         const int at = first + INSIDE(LAST_AT(r)), in = SEVERAL ? at & (int)WIDTH : at;
         if (in >= p->n || (SEVERAL && BASE + at >= p->count)) continue;
-        float *one = to + (SEVERAL ? (at >> LOG2) * (long long)p->n + in : at);
-        const float value = flipped(x[r] * p->scale, plus >> r);
-        *one = STORE == ONTO ? *one + p->gamma * value : value;
+        to[SEVERAL ? (at >> LOG2) * (long long)p->n + in : at] = flipped(x[r] * p->scale, plus >> r);
     }
 #else
     float *to = p->target + (row << LOG2) + place + INSIDE(LAST);
@@ -246,7 +243,7 @@ KERNEL_OF(THREADS) transform_pass(CONSTANT Pass pass) {
 #endif
 }
 
-/* D for a pass with LOAD or STORE of WEIGHTS (or ONTO): from n packed bits at source to words at target. Padding is +. */
+/* D for a pass with LOAD or STORE of WEIGHTS: from n packed bits at source to words at target. Padding is +. */
 KERNEL_OF(THREADS) spread_flips(CONSTANT Pass pass) {
     const Pass *p = &pass;
     const int thread = THREAD;
