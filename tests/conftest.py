@@ -20,9 +20,9 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "kernel" in item.keywords and not native.enabled:
+        if item.get_closest_marker("kernel") and not native.enabled:
             item.add_marker(pytest.mark.skip(reason="native kernels are not built or switched off"))
-        if "gpu" in item.keywords and not torch.cuda.is_available():
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 

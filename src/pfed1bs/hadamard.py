@@ -1,4 +1,4 @@
-"""The fast Walsh-Hadamard transform: native for float32 on the CPU, torch everywhere else, the same bits in both."""
+"""The fast Walsh-Hadamard transform: kernels for float32 on CPU and GPU, torch elsewhere, the same bits in all."""
 
 from collections.abc import Callable
 from typing import cast
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 
-from pfed1bs import native
+from pfed1bs import cuda, native
 from pfed1bs.native import kernel
 
 __all__ = ["butterfly", "hadamard", "kernel", "linear", "matrix"]
@@ -58,12 +58,12 @@ def matrix(n: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 def linear(x: Tensor, apply: Map, transpose: Map) -> Tensor:
     """apply(x), differentiable by its transpose; both take any leading axes, which is all that vmap needs."""
-    if not _recorded(x):
+    if not recorded(x):
         return apply(x)
     return cast(Tensor, _Linear.apply(x, apply, transpose))  # type: ignore[no-untyped-call]
 
 
-def _recorded(x: Tensor) -> bool:
+def recorded(x: Tensor) -> bool:
     """Whether a derivative or a torch.func transform may see x; torch's bookkeeping for it takes 50 microseconds."""
     differentiated = x.requires_grad and torch.is_grad_enabled()
     return differentiated or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
@@ -95,19 +95,20 @@ class _Linear(torch.autograd.Function):
 
 
 def _orthonormal(x: Tensor) -> Tensor:
-    out = native.empty(*x.shape) if native.usable(x) else torch.empty_like(x)
+    out = native.empty(*x.shape) if native.usable(x) else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     return _transform(x, out)
 
 
 def _transform(x: Tensor, out: Tensor) -> Tensor:
     n = x.shape[-1]
-    if not native.usable(x):
+    kernels = native if native.usable(x) else cuda if cuda.usable(x, n) else None
+    if kernels is None:
         return out.copy_(butterfly(x, n**-0.5))
     if not out.is_contiguous():
         return out.copy_(_orthonormal(x))
     x = x.contiguous()
     overlaps = 0 < abs(x.data_ptr() - out.data_ptr()) < 4 * x.numel()  # float32
-    native.transform(x.clone() if overlaps else x, out, n**-0.5)
+    kernels.transform(x.clone() if overlaps else x, out, n**-0.5)
     return out
 
 

@@ -26,6 +26,7 @@ from pfed1bs.exchange import (
     traffic,
     watched,
 )
+from pfed1bs.recorder import Recorder
 from pfed1bs.rng import stream
 from pfed1bs.trust import ALL, Trust, finite
 from pfed1bs.wire import Message
@@ -108,13 +109,14 @@ class Turn:
     cohort: Cohort
     steps: int
     batch: int
+    local: Recorder = field(default_factory=Recorder)
 
     def __call__(self, at: Tensor) -> Work:
         """Hear, train, speak."""
         algorithm, some = self.algorithm, self.cohort.rows(at)
         mine, received = hear(algorithm, rows(self.clients, some.ids), [self.news[i] for i in at])
         batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
-        mine, said = algorithm.local(mine, received, some, batches)
+        mine, said = self.local(algorithm, mine, received, some, batches)
         mine, log = split_log(mine)
         check(mine, log, some)
         return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
@@ -147,10 +149,11 @@ def simulate(
     data = data.to(device)
     now = resume or begin(algorithm, len(data.sizes))
     now = replace(now, clients=moved(now.clients, device))
+    local = Recorder()
     for t in range(now.round, size.rounds):
         began = perf_counter()
         plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
-        turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch)
+        turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
         done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), size.chunk, device)), device)
         ids = torch.cat([part.ids for part in done])
         state = replaced(now.clients, ids, joined([part.state for part in done]))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pfed1bs import native, rng
-from pfed1bs.hadamard import butterfly, check_float, linear, padded
+from pfed1bs import cuda, native, rng
+from pfed1bs.hadamard import butterfly, check_float, linear, padded, recorded
 from pfed1bs.votes import unpack
 
 
@@ -69,15 +69,26 @@ class SRHT(Sketch):
     rows: Tensor = field(repr=False)  # S: (m,) int32, distinct, ascending
     signs: Tensor | None = field(repr=False)  # D: n packed bits, 1 is +; None leaves it out
     _placed: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    _tables: dict[torch.device, cuda.Tables] = field(default_factory=dict, repr=False)
 
     @property
     def padded(self) -> int:
         """n', the length of the transform."""
         return padded(self.n)
 
+    def misfit(self, w: Tensor, v: Tensor, gamma: float) -> Tensor:
+        """|v| tanh(gamma Phi w) - v, (..., m); on a GPU while the last pass of Phi w is on its way out."""
+        if recorded(w) or not cuda.usable(w, self.padded):
+            return super().misfit(w, v, gamma)
+        _check("weights", w, self.n)
+        _check("consensus", v, self.m)
+        return cuda.misfit(w, v, gamma, self._table(w))
+
     def _project(self, w: Tensor) -> Tensor:
         if native.usable(w):
             return native.project(w.contiguous(), self.m, self.signs, self.rows)
+        if cuda.usable(w, self.padded):
+            return cuda.project(w, self._table(w))
         signs, rows = self._place(w)
         x = torch.nn.functional.pad(w * signs, (0, self.padded - self.n))
         return butterfly(x, self.m**-0.5).index_select(-1, rows)
@@ -85,9 +96,17 @@ class SRHT(Sketch):
     def _lift(self, u: Tensor) -> Tensor:
         if native.usable(u):
             return native.lift(u.contiguous(), self.n, self.signs, self.rows)
+        if cuda.usable(u, self.padded):
+            return cuda.lift(u, self._table(u))
         signs, rows = self._place(u)
         x = u.new_zeros(*u.shape[:-1], self.padded).index_copy_(-1, rows, u)
         return butterfly(x, self.m**-0.5)[..., : self.n] * signs
+
+    def _table(self, x: Tensor) -> cuda.Tables:
+        """D and S on the device of x, made once."""
+        if x.device not in self._tables:
+            self._tables[x.device] = cuda.Tables(self.n, self.m, self.signs, self.rows, x.device)
+        return self._tables[x.device]
 
     def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """D as +-1 and the rows on the device of x, made once."""

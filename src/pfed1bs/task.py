@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pfed1bs.errors import UserError
+from pfed1bs.graphs import Graphs
 from pfed1bs.network import GLOBAL_RANDOM, Network
 from pfed1bs.rng import stream
 from pfed1bs.stacked import Pass, Places
@@ -66,6 +67,7 @@ class Task:
         frozen = {name: value.detach() for name, value in self._module.named_parameters() if name not in trained}
         self._buffers: State = {**frozen, **dict(self._module.named_buffers())}
         self._network = Network(self._module, [*trained, *self._buffers], self._head, stacked)
+        self._graphs = Graphs()  # steps on a GPU
 
     def init(self, seed: int) -> Tensor:
         """First weights (n,) drawn from stream(seed, "init") by every layer's own `reset_parameters`.
@@ -98,10 +100,10 @@ class Task:
         `penalty` maps the features (K, B, d) and labels (K, B) to one extra loss per client (K,). The gradients are
         written to `out`; None makes new ones.
         """
-        grad = torch.empty(w.shape, dtype=w.dtype, device=w.device) if out is None else out
-        places = Places(self._views(grad), keep=0)
-        loss, buffers = self._differentiate(self._views(w.data), x, y, buffers, places, penalty)
-        return grad, loss, buffers
+        given, room = {"w": w.data, "x": x, "y": y, **buffers}, {} if out is None else {"grad": out}
+        found = self._graphs("gradient", self._gradient, given, room) if penalty is None else None
+        found = self._gradient(given, penalty, **room) if found is None else found
+        return found["grad"], found["loss"], {name: found[name] for name in buffers}
 
     def descend(
         self,
@@ -119,10 +121,28 @@ class Task:
         The weights are written to `out`, which may be w itself; None makes new ones. Only the parameters `moving` move,
         and only their gradients are computed; None: all.
         """
-        out = w.clone() if out is None else out if out is w else out.copy_(w)
-        weights = self._views(out.data)
+        names = None if moving is None else tuple(moving)
+        given, room = {"w": w.data, "x": x, "y": y, **buffers}, {} if out is None else {"w": out}
+        found = self._graphs((lr, mu, names), lambda own: self._descend(own, lr, mu, names), given, room)
+        if found is None:
+            out = w.clone() if out is None else out if out is w else out.copy_(w)
+            found = self._descend({**given, "w": out.data}, lr, mu, names) | {"w": out}
+        return found["w"], found["loss"], {name: found[name] for name in buffers}
+
+    def _gradient(self, given: State, penalty: Penalty | None = None, grad: Tensor | None = None) -> State:
+        """The work of `gradient` on named tensors."""
+        w, x, y, buffers = _parted(given)
+        grad = torch.empty(w.shape, dtype=w.dtype, device=w.device) if grad is None else grad
+        loss, after = self._differentiate(self._views(w), x, y, buffers, Places(self._views(grad), keep=0), penalty)
+        return {"grad": grad, "loss": loss, **after}
+
+    def _descend(self, given: State, lr: float, mu: float, moving: Collection[str] | None) -> State:
+        """The work of `descend` on named tensors; the weights are written over."""
+        w, x, y, buffers = _parted(given)
+        weights = self._views(w)
         free = weights if moving is None else {name: weights[name] for name in moving}
-        return out, *self._differentiate(weights, x, y, buffers, Places(free, 1 - lr * mu, -lr), None)
+        loss, after = self._differentiate(weights, x, y, buffers, Places(free, 1 - lr * mu, -lr), None)
+        return {"w": w, "loss": loss, **after}
 
     def _differentiate(
         self, weights: State, x: Tensor, y: Tensor, buffers: State, places: Places, penalty: Penalty | None
@@ -173,6 +193,12 @@ class Task:
                 "end the model in one, or choose a method that needs no features",
             )
         return done.features
+
+
+def _parted(given: State) -> tuple[Tensor, Tensor, Tensor, State]:
+    """Weights, inputs, labels, and the buffers that are left."""
+    buffers = {name: value for name, value in given.items() if name not in ("w", "x", "y")}
+    return given["w"], given["x"], given["y"], buffers
 
 
 def _parts(module: nn.Module, head: str | None) -> tuple[Part, ...]:

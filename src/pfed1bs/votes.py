@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from pfed1bs import native
+from pfed1bs import cuda, native
 
 GROUP = 16  # messages read at once: one pass over the counters for all of them
 LIMIT = 1 << 62  # sums of weights stay below it, so that twice a sum fits in 64 bits
@@ -32,6 +32,8 @@ def pack(x: Tensor) -> Tensor:
         raise ValueError(f"only real vectors can be packed, got {x.dtype} of shape {tuple(x.shape)}; convert it first")
     if x.dtype == torch.float32 and native.usable(x):
         packed, finite = native.pack(x.contiguous())
+    elif x.dtype == torch.float32 and cuda.usable(x):
+        packed, finite = cuda.pack(x.contiguous())
     else:
         packed, finite = _pack(x >= 0), bool(torch.isfinite(x).all())
     if not finite:
@@ -44,6 +46,8 @@ def unpack(bits: Tensor, m: int) -> Tensor:
     _check(bits, m)
     if native.usable(bits):
         return native.unpack(bits.contiguous(), m)
+    if cuda.usable(bits):
+        return cuda.unpack(bits.contiguous(), m)
     return _unpack(bits, m).float().mul_(2).sub_(1)
 
 

@@ -104,8 +104,9 @@ class PFed1BS(Algorithm):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps on the smoothed objective (Lemma 2), then the signs of the sketch."""
         descent = Descent(self.task, self.lr, self.mu, self.momentum)
-        walk = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), torch.zeros(len(cohort.ids)))
-        v, share = received.get("consensus"), torch.zeros(len(cohort.ids))
+        zeros = clients["w"].new_zeros(len(cohort.ids))
+        walk = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), zeros)
+        v, share = received.get("consensus"), zeros.clone()
         for step, (x, y) in enumerate(batches(), 1):
             misfit = self.misfit(walk.w, v)
             if misfit is None or (step < batches.steps and not self.momentum):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -62,6 +63,7 @@ class Federation:
             raise UserError(f"steps and batch must be at least 1, got {steps} and {batch}")
         clients = ids.tolist()
 
+        @cache  # methods with two models take the same batches twice
         def rows(name: str, count: int) -> Tensor:
             return torch.stack([draw(self.train[k], count, batch, (seed, name, k, round)) for k in clients], dim=1)
 

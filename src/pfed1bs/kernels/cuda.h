@@ -1,0 +1,8 @@
+#define DEVICE static __device__ __forceinline__
+#define KERNEL_OF(threads) extern "C" __global__ void __launch_bounds__(threads, 1024 / (threads))
+#define CONSTANT const __grid_constant__
+#define SHARED(type, name) extern __shared__ type name[]
+#define THREAD ((int)threadIdx.x)
+#define BLOCK ((long long)blockIdx.x)
+#define SYNCHRONISE __syncthreads()
+#define POPCOUNT(x) __popc(x)
