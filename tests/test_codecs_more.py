@@ -63,10 +63,17 @@ def test_sparse_writes_magnitude_then_gaps_with_signs():
     assert codec.low == 2
     x = torch.tensor([0, 0, 0.5, 0, 0, 0, 0, -0.5])
     # Place 2 is visited at time 10 mod 8 = 2, place 7 at 35 mod 8 = 3.
-    # Gap 2, positive: 4 -> 1 0 0 0; gap 0, negative: 1 -> 0 1 0; a one fills up.
+    # Two values. Gap 2, positive: 4 -> 0 1, low bits 0 0; gap 0, negative: 1 -> 1, low bits 1 0. A zero fills up.
     assert codec.stride == 5
-    assert codec.encode(x) == b"\x00\x00\x00\x3f" + bytes([0b10100001])
+    assert codec.encode(x) == b"\x00\x00\x00\x3f" + bytes([0b00100110])
     assert torch.equal(codec.decode(codec.encode(x)), x)
+
+
+def test_sparse_says_how_many_values_there_are_if_they_are_fewer_than_count():
+    # One value of 2, at time 2, positive: a magnitude of -0.5, the number 1, then 4 -> 0 1 and 0 0.
+    x = torch.tensor([0, 0, 0.5, 0, 0, 0, 0, 0])
+    assert Sparse(8, 2).encode(x) == b"\x00\x00\x00\xbf" + bytes([1, 0b0010])
+    assert torch.equal(Sparse(8, 2).decode(Sparse(8, 2).encode(x)), x)
 
 
 def test_sparse_sends_nothing_but_a_zero_for_a_vector_of_zeros():
@@ -99,8 +106,8 @@ def test_hostile_bytes_are_refused_or_those_of_what_they_decode_to(n, data):
     assert codec.encode(x) == raw
 
 
-def _code(*bits: int) -> bytes:
-    return b"\x00\x00\x80\x3f" + np.packbits(bits, bitorder="little").tobytes()
+def _code(number: int, *bits: int) -> bytes:
+    return b"\x00\x00\x80\xbf" + bytes([number]) + np.packbits(bits, bitorder="little").tobytes()
 
 
 @pytest.mark.parametrize(
@@ -108,13 +115,17 @@ def _code(*bits: int) -> bytes:
     [
         (b"\x00\x00", "4 to"),
         (b"\x00\x00\x80\x3f" + b"\xff" * 1000, "4 to"),
-        (_code(1, 1, 1, 1, 0, 0, 0, 1), "beyond the last"),  # gap 8 of 8
-        (_code(*[0] * 9, *[1] * 7), "more than 2"),
-        (b"\x00\x00\x00\x00" + bytes([0b11110000]), "magnitude"),
-        (b"\x00\x00\x80\xbf" + bytes([0b11110000]), "magnitude"),
+        (_code(1, 0, 0, 0, 0, 1, 0, 0), "beyond the last of 8"),  # gap 8 of 8
+        (_code(1, 0, 0, 0, 0, 0, 1, 0, 0), "add up to more than 16"),
+        (_code(3, *[1] * 3, *[0] * 6), "in 1 .. 1, got 3"),
+        (_code(2, *[1] * 2, *[0] * 4), "in 1 .. 1, got 2"),
+        (_code(0, 0), "in 1 .. 1, got 0"),
+        (b"\x00\x00\x80\xbf", "in 1 .. 1, got 0"),
+        (bytes(4) + bytes([0b1]), "do not fill"),
         (b"\x00\x00\x00\x80", "magnitude"),
-        (b"\x00\x00\xc0\x7f" + bytes([0b11110000]), "finite"),
-        (_code(0, 0, 0, *[1] * 13), "no whole code"),
+        (b"\x00\x00\xc0\x7f" + bytes([0b11]), "finite"),
+        (b"\x00\x00\x80\x3f" + bytes([0b1]), "do not fill"),
+        (_code(1, 1, 0, 0, 1), "do not fill"),
     ],
 )
 def test_sparse_names_the_rule_that_bytes_break(data, rule):

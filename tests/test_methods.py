@@ -11,7 +11,7 @@ import torch
 
 from pfed1bs import cli, costs, methods
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.codecs import Entropy, Floats, Levels, Signs, Sparse
+from pfed1bs.codecs import Differences, Floats, Levels, Signs, Sparse
 from pfed1bs.models import build
 from pfed1bs.tables import CountedRows, Rows
 from pfed1bs.task import Task
@@ -80,7 +80,7 @@ def test_bits_are_those_of_the_formulas_in_whole_bytes(name):
         ({"codes": Levels((40,), 2)}, (40, False, 40, 40, True)),
         ({"codes": Levels((40,), 3)}, (80, False, 40, 0, False)),
         ({"mask": Signs(40), "values": Floats((20,))}, (680, False, 20, 0, False)),
-        ({"signs": Entropy(40)}, (48, True, 40, 40, True)),
+        ({"signs": Differences(40)}, (48, True, 40, 40, True)),
         ({"prototypes": Rows(4, 10)}, (1280, True, 40, 0, False)),
         ({"prototypes": CountedRows(4, 10)}, (1056, True, 30, 0, False)),
     ],

@@ -2,13 +2,16 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from messages import DOCUMENT, VECTORS, Text, same, signed, tensors
-from pfed1bs.codecs import Floats, Signs
+from pfed1bs import rice
+from pfed1bs.codecs import Differences, Floats, Levels, Signs, Sparse
+from pfed1bs.tables import CountedRows, Rows
 from pfed1bs.votes import pack
 from pfed1bs.wire import HEADER, KINDS, Refused, coordinates, decode, encode, fingerprint, fixed_size, read_header
 
@@ -18,8 +21,8 @@ from pfed1bs.wire import HEADER, KINDS, Refused, coordinates, decode, encode, fi
 def codec(text):
     """The codec that a layout of the document names."""
     numbers = [int(number) for number in re.findall(r"\d+", text)]
-    found = Signs(*numbers) if text.startswith("Signs") else Floats(tuple(numbers))
-    assert repr(found) == text
+    found = Signs(*numbers) if text.startswith("signs") else Floats(tuple(numbers))
+    assert found.wire == text
     return found
 
 
@@ -40,8 +43,25 @@ def test_documented_refusals_are_refused_for_the_documented_reason(vector):
     assert str(refusal.value).startswith(vector["because"])
 
 
+@pytest.mark.parametrize("vector", VECTORS["rice"], ids=lambda vector: vector["bytes"])
+def test_documented_numbers_have_the_documented_code(vector):
+    numbers, low, data = vector["numbers"], vector["low"], bytes.fromhex(vector["bytes"])
+    assert rice.encode(np.array(numbers, np.int64), low) == data
+    assert rice.decode(data, low, len(numbers), sum(numbers)).tolist() == numbers
+
+
+def test_the_wire_name_of_a_codec_is_its_own_word_and_not_the_name_of_its_class():
+    class Renamed(Signs):
+        pass
+
+    codecs = [Signs(9), Floats(), Floats((2, 3)), Levels((3,), 4), Sparse(100, 5), Differences(9), Rows(10, 256)]
+    names = ["signs 9", "floats", "floats 2x3", "levels 3 4", "sparse 100 5", "differences 9", "rows 10x256"]
+    assert [codec.wire for codec in (*codecs, CountedRows(10, 256))] == [*names, "counted-rows 10x256"]
+    assert fingerprint({"a": Renamed(9)}) == fingerprint({"a": Signs(9)})
+
+
 def test_the_worked_example_of_the_document_is_its_first_message():
-    block = re.search(r"```\n(01 .*?)```", DOCUMENT.read_text(), re.DOTALL)[1]
+    block = re.search(r"```\n(02 .*?)```", DOCUMENT.read_text(), re.DOTALL)[1]
     written = "".join(re.match(r"(?:[0-9a-f]{2} )*[0-9a-f]{2}", line)[0] for line in block.splitlines())
     assert written.replace(" ", "") == VECTORS["messages"][0]["hex"]
 
@@ -60,7 +80,7 @@ def test_the_header_has_twenty_bytes_and_says_what_it_was_given():
     data = encode({"a": Signs(9)}, {"a": torch.ones(9)}, kind="up", round=7, samples=300)
     header = read_header(data)
     assert HEADER.size == 20 and len(data) == 22
-    assert (header.version, header.kind, header.round, header.count, header.samples) == (1, 2, 7, 9, 300)
+    assert (header.version, header.kind, header.round, header.count, header.samples) == (2, 2, 7, 9, 300)
 
 
 def test_layouts_that_differ_in_name_order_codec_or_size_have_different_fingerprints():
@@ -190,7 +210,7 @@ def test_read_header_checks_version_and_checksum():
     data = bytes.fromhex(VECTORS["messages"][0]["hex"])
     with pytest.raises(Refused, match="too short: a message has at least 20 bytes, got 0"):
         read_header(b"")
-    with pytest.raises(Refused, match="version is 0, expected 1"):
+    with pytest.raises(Refused, match="version is 0, expected 2"):
         read_header(b"\0" + data[1:])
     with pytest.raises(Refused, match="checksum"):
         read_header(data + b"\0")

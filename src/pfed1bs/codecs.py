@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pfed1bs import golomb
-from pfed1bs.entropy import Entropy
+from pfed1bs import rice
+from pfed1bs.differences import Differences
 from pfed1bs.signs import Signs
 
-__all__ = ["Entropy", "Floats", "Levels", "Signs", "Sparse"]
+__all__ = ["Differences", "Floats", "Levels", "Signs", "Sparse"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class Floats:
     def __post_init__(self) -> None:
         if prod(self.shape) < 1:
             raise ValueError(f"a field of values needs at least one, got shape {self.shape}; leave the field out")
+
+    @property
+    def wire(self) -> str:
+        """The name in the fingerprint of a layout."""
+        return f"floats {axes(self.shape)}".rstrip()
 
     @property
     def size(self) -> int:
@@ -73,6 +78,11 @@ class Levels:
             raise ValueError(f"the number of levels must be in 2 .. 65536, got {self.levels}")
 
     @property
+    def wire(self) -> str:
+        """The name in the fingerprint of a layout."""
+        return f"levels {axes(self.shape)} {self.levels}"
+
+    @property
     def bits(self) -> int:
         """Bits of one value."""
         return (self.levels - 1).bit_length()
@@ -114,9 +124,10 @@ class Levels:
 
 @dataclass(frozen=True)
 class Sparse:
-    """At most `count` of n values are not 0 but +-magnitude: that number, then positions and signs in Golomb code.
+    """At most `count` of n values are not 0 but +-magnitude: that number, then places and signs in Rice's code.
 
     Place p is visited at time p stride mod n: neighbours, which tend to be large together, would make gaps uneven.
+    A number of values below count is sent too, and the magnitude with a minus says so.
     The code of each is that of 2 gap + (1 if it is negative), where gap counts the zeros since the one before.
     """
 
@@ -126,6 +137,11 @@ class Sparse:
     def __post_init__(self) -> None:
         if not 1 <= self.count <= self.n:
             raise ValueError(f"the number of values that are not 0 must be in 1 .. n = {self.n}, got {self.count}")
+
+    @property
+    def wire(self) -> str:
+        """The name in the fingerprint of a layout."""
+        return f"sparse {self.n} {self.count}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -144,12 +160,17 @@ class Sparse:
     @property
     def low(self) -> int:
         """Bits of a gap, with its sign, that do not depend on its length."""
-        return golomb.exponent(self.count / self.n) + 1
+        return rice.exponent(self.count / self.n) + 1
 
     @property
     def longest(self) -> int:
         """Bytes that no message exceeds."""
-        return 4 + (self.count * (1 + self.low) + (2 * self.n >> self.low) + 7) // 8
+        return 4 + self.width + (self.count * (1 + self.low) + (2 * self.n >> self.low) + 7) // 8
+
+    @property
+    def width(self) -> int:
+        """Bytes of the number of values, which is sent if it is less than count."""
+        return (self.count.bit_length() + 7) // 8
 
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """Bytes of (n,) values that are 0 or +-magnitude in float32."""
@@ -164,20 +185,35 @@ class Sparse:
         if x.dtype != torch.float32 or not np.isfinite(magnitude).all() or (np.abs(kept) != magnitude).any():
             raise ValueError("values must be 0 or +-magnitude, one finite float32 number for all")
         codes = 2 * (np.diff(visits, prepend=-1) - 1) + (kept < 0)
-        return magnitude.astype("<f4").tobytes() + golomb.encode(codes, self.low)
+        if len(codes) == self.count or not len(codes):
+            return magnitude.astype("<f4").tobytes() + rice.encode(codes, self.low)
+        number = len(codes).to_bytes(self.width, "little")
+        return (-magnitude).astype("<f4").tobytes() + number + rice.encode(codes, self.low)
 
     def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
         """The (n,) values in float32."""
         if not 4 <= len(data) <= self.longest:
             raise ValueError(f"{self.count} of {self.n} values are 4 to {self.longest} bytes, got {len(data)}")
-        magnitude = Floats((1,)).decode(data[:4])
-        codes = golomb.decode(data[4:], self.low)
+        magnitude, begin, number = float(Floats((1,)).decode(data[:4])), 4, self.count
+        if magnitude < 0:
+            magnitude, begin = -magnitude, 4 + self.width
+            number = int.from_bytes(data[4:begin], "little")
+            if not 0 < number < self.count:
+                raise ValueError(f"a number of values is sent if it is in 1 .. {self.count - 1}, got {number}")
+        elif not any(data[:4]):
+            number = 0
+        elif magnitude == 0:
+            raise ValueError("the magnitude must be above 0 if there are values, and +0 if there are none")
+        codes = rice.decode(data[begin:], self.low, number, 2 * self.n)
         visits = np.cumsum((codes >> 1) + 1) - 1
-        if len(codes) > self.count or (len(codes) and visits[-1] >= self.n):
-            raise ValueError(f"more than {self.count} values, or one beyond the last of {self.n}")
-        if not magnitude > 0 if len(codes) else any(data[:4]):
-            raise ValueError("the magnitude must be above 0 if there are values, and 0 if there are none")
+        if number and visits[-1] >= self.n:
+            raise ValueError(f"a value lies beyond the last of {self.n}")
         values = torch.zeros(self.n)
         positions = torch.from_numpy(visits * pow(self.stride, -1, self.n) % self.n)
         values[positions] = magnitude * torch.from_numpy(1 - 2 * (codes & 1)).float()
         return values
+
+
+def axes(shape: tuple[int, ...]) -> str:
+    """A shape as in "2x3"; nothing for one number."""
+    return "x".join(map(str, shape))

@@ -59,7 +59,7 @@ def scaled(formula: Formula) -> Formula:
 
 
 def ternary(n: int, m: int, d: Detail) -> float:
-    """Golomb-coded positions and signs of ceil(pn) coordinates, and their common magnitude (expected length)."""
+    """Rice-coded places and signs of ceil(pn) coordinates, and their common magnitude (expected length)."""
     p = d.sparsity
     exponent = 1 + int(log2(log((sqrt(5) - 1) / 2) / log1p(-p)))
     position = exponent - 1 / expm1((1 << exponent) * log1p(-p))

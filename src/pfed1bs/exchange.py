@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
-from pfed1bs.codecs import Entropy, Floats, Signs
+from pfed1bs.codecs import Differences, Floats, Signs
 from pfed1bs.wire import HEADER, Codec, Kind, Layout, Message, decode, encode
 
 SEED_BYTES = 8  # the 64-bit seed that every client is given once
@@ -149,7 +149,7 @@ def say(algorithm: Algorithm, message: Message, cohort: Cohort, known: Message |
 
 def _ready(codec: Codec, field: Tensor) -> Tensor:
     """A field of all clients on the CPU, signs packed at once before they move."""
-    return (codec.pack(field) if isinstance(codec, Signs | Entropy) and field.dtype != torch.uint8 else field).cpu()
+    return (codec.pack(field) if isinstance(codec, Signs | Differences) and field.dtype != torch.uint8 else field).cpu()
 
 
 def listen(

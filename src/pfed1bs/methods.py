@@ -12,7 +12,7 @@ from pfed1bs import costs
 from pfed1bs.algorithm import Algorithm
 from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.algorithms.averaging import Averaging
-from pfed1bs.codecs import Entropy, Sparse
+from pfed1bs.codecs import Differences, Sparse
 from pfed1bs.config import Config, Options
 from pfed1bs.data import load
 from pfed1bs.models import build
@@ -130,7 +130,7 @@ def measured(codec: Codec, own: int) -> tuple[int, int]:
             return 32 * classes * features, classes * features
         case CountedRows(classes, features):
             return 32 * min(own, classes) * (features + 1), min(own, classes) * features
-        case Entropy():
+        case Differences():
             return 8 * codec.longest, codec.count
     if codec.size is None:
         raise ValueError(f"the size of {codec} varies and nobody knows what to expect; say it in methods.measured")

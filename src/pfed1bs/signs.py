@@ -22,6 +22,11 @@ class Signs:
             raise ValueError(f"a field of signs needs at least one, got {self.count}; leave the field out")
 
     @property
+    def wire(self) -> str:
+        """The name in the fingerprint of a layout."""
+        return f"signs {self.count}"
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """(count,)."""
         return (self.count,)

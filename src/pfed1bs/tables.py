@@ -22,6 +22,11 @@ class Rows:
     width: int
 
     @property
+    def wire(self) -> str:
+        """The name in the fingerprint of a layout."""
+        return f"rows {self.rows}x{self.width}"
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """(rows, 1 + width)."""
         return (self.rows, 1 + self.width)
@@ -76,6 +81,11 @@ class CountedRows:
 
     rows: int
     width: int
+
+    @property
+    def wire(self) -> str:
+        """The name in the fingerprint of a layout."""
+        return f"counted-rows {self.rows}x{self.width}"
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<BBHIIII")  # version, kind, layout, round, coordinates, samples, CRC-32 of all the rest
 U32_BYTES = struct.Struct("<I")  # the checksum, and the length before a field of varying size that is not the last
 Kind = Literal["down", "up", "snapshot"]
@@ -20,6 +20,11 @@ U32 = (1 << 32) - 1
 
 class Codec(Protocol):
     """How one field of a message becomes bytes; `known` is what the receiver already holds of it."""
+
+    @property
+    def wire(self) -> str:
+        """Name and numbers in the fingerprint of a layout; part of the format, whatever the class is called."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,8 +72,8 @@ def coordinates(layout: Layout) -> int:
 
 
 def fingerprint(layout: Layout) -> int:
-    """16 bits that tell layouts apart: the low half of the CRC-32 of "name=Codec(arguments)" joined by ";"."""
-    return zlib.crc32(";".join(f"{name}={codec!r}" for name, codec in layout.items()).encode()) & 0xFFFF
+    """16 bits that tell layouts apart: the low half of the CRC-32 of "name=codec numbers" joined by ";"."""
+    return zlib.crc32(";".join(f"{name}={codec.wire}" for name, codec in layout.items()).encode()) & 0xFFFF
 
 
 def fixed_size(layout: Layout) -> int | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
-from pfed1bs.codecs import Entropy, Signs
+from pfed1bs.codecs import Differences, Signs
 from pfed1bs.errors import UserError
 from pfed1bs.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.rng import TIES, bits, key
@@ -65,9 +65,9 @@ class PFed1BS(Algorithm):
         return {"sketch": self.signs}
 
     @property
-    def signs(self) -> Signs | Entropy:
+    def signs(self) -> Signs | Differences:
         """How m signs are sent."""
-        return Signs(self.sketch.m) if self.code == "plain" else Entropy(self.sketch.m)
+        return Signs(self.sketch.m) if self.code == "plain" else Differences(self.sketch.m)
 
     @property
     def trains(self) -> Literal["sampled", "all"]:

@@ -19,7 +19,7 @@ from pfed1bs.wire import Layout, Message
 
 @dataclass(frozen=True)
 class STC(Replica):
-    """The ceil(p n) largest of all weights together (the original: of each tensor), positions in Golomb code.
+    """The ceil(p n) largest of all weights together (the original: of each tensor), places in Rice code.
 
     R local steps a round, where the original has one; clients weigh by their samples unless `weights` says equal. A
     client's residual rests while it is away.

@@ -1,4 +1,4 @@
-"""Signs by where they differ from what the receiver holds, in Golomb-Rice code (docs/wire.md)."""
+"""Signs by where they differ from what the receiver holds, in Rice's code (docs/wire.md)."""
 
 import zlib
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pfed1bs import rice
 from pfed1bs.signs import Signs
 from pfed1bs.votes import unpack
 
@@ -16,17 +17,22 @@ CHECK_BYTES = 2  # of the signs themselves: a receiver that holds something else
 
 
 @dataclass(frozen=True)
-class Entropy:
+class Differences:
     """+-1 as differences to `known`; plain without one, or if that is shorter. At most ceil(count / 8) + 1 bytes.
 
     Both `x` and `known` may be packed already (uint8). Gaps between random places are geometric, for which Rice's code
-    is nearly optimal; unary and low bits stand apart, so that no loop goes from gap to gap.
+    is nearly optimal.
     """
 
     count: int
 
     def __post_init__(self) -> None:
         Signs(self.count)
+
+    @property
+    def wire(self) -> str:
+        """The name in the fingerprint of a layout."""
+        return f"differences {self.count}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,29 +91,14 @@ def _width(count: int) -> int:
 
 
 def _coded(signs: bytes, held: bytes, count: int) -> bytes:
-    """Low bits of a gap, check, number of differences, unary parts of all gaps, low bits of all gaps."""
+    """Low bits of a gap, check, number of differences, the code of the gaps between them."""
     changed = np.frombuffer(signs, np.uint8) ^ np.frombuffer(held, np.uint8)
     touched = np.flatnonzero(changed != 0)  # of booleans it is four times as fast as of bytes
     bits = np.flatnonzero(np.unpackbits(changed[touched], bitorder="little").view(np.bool_))
-    places = 8 * touched[bits >> 3] + (bits & 7)
-    gaps = np.diff(places, prepend=-1) - 1
-    low = _low(gaps)
+    gaps = np.diff(8 * touched[bits >> 3] + (bits & 7), prepend=-1) - 1
+    low = rice.best(gaps)
     head = bytes([low]) + _check(signs) + len(gaps).to_bytes(_width(count), "little")
-    ends = np.cumsum((gaps >> low) + 1) - 1
-    unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, np.uint8)
-    unary[ends] = 1
-    rest = np.empty((len(gaps), low), np.uint8)
-    for place in range(low):
-        rest[:, place] = gaps >> place & 1
-    return head + np.packbits(np.concatenate([unary, rest.ravel()]), bitorder="little").tobytes()
-
-
-def _low(gaps: NDArray[np.int64]) -> int:
-    """The number of low bits that makes the code shortest, out of the four next to the logarithm of the mean gap."""
-    if not len(gaps):
-        return 0
-    middle = (int(gaps.sum()) // len(gaps)).bit_length()
-    return min(range(max(0, middle - 2), middle + 2), key=lambda low: len(gaps) * low + int((gaps >> low).sum()))
+    return head + rice.encode(gaps, low)
 
 
 def _places(data: bytes, count: int) -> NDArray[np.int64]:
@@ -118,19 +109,6 @@ def _places(data: bytes, count: int) -> NDArray[np.int64]:
     low, number = data[0], int.from_bytes(data[1 + CHECK_BYTES : head], "little")
     if low > count.bit_length():
         raise ValueError(f"first byte must be {PLAIN} or at most {count.bit_length()}, got {low}")
-    bits = np.unpackbits(np.frombuffer(data, np.uint8, offset=head), bitorder="little")
-    ends = np.flatnonzero(bits.view(np.bool_))[:number]
-    begin = int(ends[-1]) + 1 if len(ends) else 0  # of the low bits
-    end = begin + number * low
-    if len(ends) < number or not end <= len(bits) < end + 8 or bits[end:].any():
-        raise ValueError(f"{number} gaps with {low} low bits do not fill the {len(data) - head} bytes that follow")
-    if begin - number << low >= count:  # before the shift below, which it keeps within 64 bits
-        raise ValueError(f"a difference lies beyond the last of {count} signs")
-    gaps = np.diff(ends, prepend=-1) - 1 << low
-    rest = bits[begin:end].reshape(number, low)
-    for place in range(low):
-        gaps |= rest[:, place].astype(np.int64) << place
-    places = np.cumsum(gaps + 1) - 1
-    if number and places[-1] >= count:
-        raise ValueError(f"a difference lies beyond the last of {count} signs")
-    return places
+    if number > count:
+        raise ValueError(f"there are {number} differences among {count} signs")
+    return np.cumsum(rice.decode(data[head:], low, number, count - number) + 1) - 1
