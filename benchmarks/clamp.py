@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from table import Task, build, choose, facts, federate, load, make, simulate  # noqa: E402
 
 from pfed1bs import trust  # noqa: E402
-from pfed1bs.evaluate import evaluate  # noqa: E402
+from pfed1bs.engine.scores import evaluate  # noqa: E402
 
 SETTINGS = [("dirichlet:0.3", None), ("dirichlet:0.3", 5), ("labels:2", None)]  # partition, clients of 20 in a round
 

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from table import Task, build, choose, facts, federate, load, make, simulate  # noqa: E402
 
-from pfed1bs.codecs import Differences  # noqa: E402
-from pfed1bs.hadamard import hadamard  # noqa: E402
-from pfed1bs.rng import stream  # noqa: E402
-from pfed1bs.votes import pack  # noqa: E402
+from pfed1bs.core.rng import stream  # noqa: E402
+from pfed1bs.core.transform import hadamard  # noqa: E402
+from pfed1bs.core.votes import pack  # noqa: E402
+from pfed1bs.wire.codecs import Differences  # noqa: E402
 
 SETTINGS = [("dirichlet:0.3", None), ("dirichlet:0.3", 100), ("labels:2", None)]  # partition, cap
 COUNT, LOG2 = 1_500_000, 21

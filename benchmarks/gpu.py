@@ -21,15 +21,15 @@ import torch
 from peers import Work, cpu
 from torch import nn
 
-from pfed1bs import graphs, nvrtc
 from pfed1bs.algorithms import make
+from pfed1bs.core import graphs, nvrtc
+from pfed1bs.core.sketch import srht
+from pfed1bs.core.transform import butterfly, hadamard, kernel
+from pfed1bs.core.votes import pack, sign, unpack
 from pfed1bs.data import Federation
-from pfed1bs.hadamard import butterfly, hadamard, kernel
-from pfed1bs.models import build
-from pfed1bs.simulate import simulate
-from pfed1bs.sketch import srht
-from pfed1bs.task import Task
-from pfed1bs.votes import pack, sign, unpack
+from pfed1bs.engine.rounds import simulate
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
 
 SHAPES = [(20, 24), (1, 24), (20, 22), (20, 20), (20, 18), (20, 12)]  # rows, log2 of their length
 WEIGHTS = {"MLP": 203_530, "VGG16": 15_299_748}

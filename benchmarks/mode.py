@@ -15,7 +15,7 @@ from pathlib import Path
 
 from peers import record
 
-from pfed1bs.reproducible import VARIABLE
+from pfed1bs.core.reproducible import VARIABLE
 
 MODES = {"off": "import torch; torch.ones(9, 9) @ torch.ones(9, 9)", "AUTO": "", "AUTO,STRICT": ""}
 START = """

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
-from pfed1bs.models import build
-from pfed1bs.rng import stream
-from pfed1bs.task import Task
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
 
 LR = 0.05
 

@@ -16,8 +16,8 @@ import torch
 from peers import Work, race, record
 
 from pfed1bs.algorithms import REGISTRY, make
-from pfed1bs.simulate import Progress, simulate
-from pfed1bs.task import Task
+from pfed1bs.engine.rounds import Progress, simulate
+from pfed1bs.nn.task import Task
 
 
 class Counted(Task):

@@ -21,7 +21,7 @@ import torch
 from peers import LR, Work, by_hand, by_hand_in_place, plain_loop, race, record, task_steps, vmap_grad
 
 from pfed1bs.algorithms import make
-from pfed1bs.simulate import Progress, simulate
+from pfed1bs.engine.rounds import Progress, simulate
 
 WARM = 2  # first rounds of flower_ray.py, which do not count
 OFFLINE = os.environ | {

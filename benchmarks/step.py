@@ -13,12 +13,12 @@ import sys
 import torch
 from peers import LR, Work, race, record, vmap_gradient, written_step, written_step_in_place
 
-from pfed1bs.algorithm import Cohort
 from pfed1bs.algorithms import make
-from pfed1bs.exchange import pieces
-from pfed1bs.native import kernel
-from pfed1bs.rng import stream
-from pfed1bs.workers import spread
+from pfed1bs.core.native import kernel
+from pfed1bs.core.rng import stream
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.engine.exchange import pieces
+from pfed1bs.engine.workers import spread
 
 
 class Repeated:

@@ -1,4 +1,4 @@
-"""Prints [options.*] tables for a recipe, chosen by pfed1bs.tuning; runs are kept in --out, and go on when it exists.
+"""Prints [options.*] tables for a recipe, chosen by pfed1bs.studies.tuning; runs are kept in --out.
 
 python benchmarks/tune.py recipes/mnist-small.toml --algorithms ditto,local --seeds 0,1 --out runs/tuning
 """
@@ -7,9 +7,9 @@ import argparse
 import json
 from pathlib import Path
 
-from pfed1bs import tuning
 from pfed1bs.algorithms import REGISTRY
-from pfed1bs.config import load
+from pfed1bs.runs.config import load
+from pfed1bs.studies import tuning
 
 
 def main():

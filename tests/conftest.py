@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pfed1bs import native
+from pfed1bs.core import native
 
 
 def pytest_addoption(parser):
@@ -13,7 +13,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.getoption("--require-kernel") and not native.built:
-        raise pytest.UsageError("--require-kernel: pfed1bs._fht was not built; install a C compiler and reinstall")
+        raise pytest.UsageError("--require-kernel: pfed1bs.core._fht was not built; install a C compiler and reinstall")
     if config.getoption("--require-gpu") and not torch.cuda.is_available():
         raise pytest.UsageError("--require-gpu: torch sees no CUDA device")
 

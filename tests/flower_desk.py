@@ -11,8 +11,8 @@ from pfed1bs.flower.link import LATE, Reply, Size, Ticket
 from pfed1bs.flower.server import Server, start
 from pfed1bs.flower.settings import read
 from pfed1bs.flower.states import Shelf
-from pfed1bs.runfolder import identity
-from pfed1bs.runs import federation, method
+from pfed1bs.runs.folder import identity
+from pfed1bs.runs.run import federation, method
 
 
 @cache

@@ -11,7 +11,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from pfed1bs.nvrtc import SOURCES
+from pfed1bs.core.nvrtc import SOURCES
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from pfed1bs.reproducible import guarantee
+from pfed1bs.core.reproducible import guarantee
 
 PROMISED = guarantee().full  # MKL in its reproducible mode; OpenBLAS, Accelerate and a late import promise nothing
 

@@ -57,7 +57,7 @@ def test_public_names_are_those_that_are_exported():
 
 
 def test_a_missing_extra_says_what_to_install():
-    from pfed1bs.extras import Missing, need
+    from pfed1bs.core.extras import Missing, need
 
     with pytest.raises(Missing, match=r"pip install 'pfed1bs\[cli\]'"):
         need("no_such_package_anywhere", "cli")

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from pfed1bs.algorithm import Algorithm, Cohort, replicates
 from pfed1bs.algorithms import REGISTRY, algorithm_class, make
-from pfed1bs.checkpoint import load, save
+from pfed1bs.core.options import PROVIDED
 from pfed1bs.data import Federation, federate
 from pfed1bs.data import load as load_data
-from pfed1bs.evaluate import evaluate
-from pfed1bs.exchange import rows
-from pfed1bs.models import build
-from pfed1bs.options import PROVIDED
-from pfed1bs.simulate import Progress, begin, simulate
-from pfed1bs.task import Task
+from pfed1bs.engine.contract import Algorithm, Cohort, replicates
+from pfed1bs.engine.exchange import rows
+from pfed1bs.engine.rounds import Progress, begin, simulate
+from pfed1bs.engine.scores import evaluate
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
+from pfed1bs.runs.checkpoint import load, save
 from promise import assert_messages, assert_same
 
 CLIENTS = 6

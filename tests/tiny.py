@@ -6,8 +6,8 @@ from math import exp
 import torch
 from torch import nn
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.task import Task
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.nn.task import Task
 
 SAMPLES = {"train": [((1.0, 0), (2.0, 1)), ((-0.5, 0), (1.0, 1))]}  # name: per step, (x, y) of the two clients
 SIZES = (1, 3)  # training samples of the two clients, so their shares are 1/4 and 3/4

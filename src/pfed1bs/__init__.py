@@ -1,28 +1,26 @@
 """Personalised federated learning with one-bit random sketches, byte-exact."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from pfed1bs.reproducible import enable
+from pfed1bs.core.reproducible import enable
 
 if TYPE_CHECKING:
-    from pfed1bs.algorithm import Algorithm, Batches, Cohort, State
     from pfed1bs.algorithms import make
-    from pfed1bs.codecs import Floats, Signs
+    from pfed1bs.core.rng import stream
+    from pfed1bs.core.sketch import Sketch, gaussian, srht
+    from pfed1bs.core.transform import hadamard
+    from pfed1bs.core.votes import pack, sign, unpack, vote
     from pfed1bs.data.federation import federate
-    from pfed1bs.data.load import load
-    from pfed1bs.evaluate import evaluate
-    from pfed1bs.hadamard import hadamard
-    from pfed1bs.models import build
-    from pfed1bs.rng import stream
-    from pfed1bs.simulate import Schedule, simulate
-    from pfed1bs.sketch import Sketch, gaussian, srht
-    from pfed1bs.task import Task
-    from pfed1bs.trust import Trust
-    from pfed1bs.votes import pack, sign, unpack, vote
-    from pfed1bs.wire import Codec, Layout, Message, Refused, decode, encode
+    from pfed1bs.data.sources import load
+    from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State
+    from pfed1bs.engine.rounds import Schedule, simulate
+    from pfed1bs.engine.scores import evaluate
+    from pfed1bs.engine.trust import Trust
+    from pfed1bs.nn.models import build
+    from pfed1bs.nn.task import Task
+    from pfed1bs.wire.codecs import Floats, Signs
+    from pfed1bs.wire.messages import Codec, Layout, Message, Refused, decode, encode
 
 __all__ = [
     "Algorithm",
@@ -57,41 +55,33 @@ __all__ = [
     "vote",
 ]
 HOMES = {  # where each public name lives; loaded at first use, so that `pfed1bs --help` does not wait for torch
-    "algorithm": ("Algorithm", "Batches", "Cohort", "State"),
     "algorithms": ("make",),
-    "codecs": ("Floats", "Signs"),
+    "core.rng": ("stream",),
+    "core.sketch": ("Sketch", "gaussian", "srht"),
+    "core.transform": ("hadamard",),
+    "core.votes": ("pack", "sign", "unpack", "vote"),
     "data": ("federate", "load"),
-    "evaluate": ("evaluate",),
-    "hadamard": ("hadamard",),
-    "models": ("build",),
-    "rng": ("stream",),
-    "simulate": ("Schedule", "simulate"),
-    "sketch": ("Sketch", "gaussian", "srht"),
-    "task": ("Task",),
-    "trust": ("Trust",),
-    "votes": ("pack", "sign", "unpack", "vote"),
-    "wire": ("Codec", "Layout", "Message", "Refused", "decode", "encode"),
+    "engine.contract": ("Algorithm", "Batches", "Cohort", "State"),
+    "engine.rounds": ("Schedule", "simulate"),
+    "engine.scores": ("evaluate",),
+    "engine.trust": ("Trust",),
+    "nn.models": ("build",),
+    "nn.task": ("Task",),
+    "wire.codecs": ("Floats", "Signs"),
+    "wire.messages": ("Codec", "Layout", "Message", "Refused", "decode", "encode"),
 }
 
 
-class _Package(ModuleType):
-    """Keeps a public function in front of the submodule of the same name (hadamard, simulate, evaluate)."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name in __all__):
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> object:
-        for module, names in HOMES.items():
-            if name in names:
-                value = getattr(import_module(f"{__name__}.{module}"), name)
-                setattr(self, name, value)
-                return value
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+def __getattr__(name: str) -> object:
+    for module, names in HOMES.items():
+        if name in names:
+            globals()[name] = value = getattr(import_module(f"{__name__}.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 enable()

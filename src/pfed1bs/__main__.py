@@ -1,5 +1,5 @@
 """`python -m pfed1bs` is the command line."""
 
-from pfed1bs.cli import script
+from pfed1bs.cli.main import script
 
 script()

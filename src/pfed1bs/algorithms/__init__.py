@@ -3,10 +3,10 @@
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 
-from pfed1bs.algorithm import Algorithm
-from pfed1bs.errors import UserError, nearest
-from pfed1bs.options import PROVIDED, check, keys
-from pfed1bs.task import Task
+from pfed1bs.core.errors import UserError, nearest
+from pfed1bs.core.options import PROVIDED, check, keys
+from pfed1bs.engine.contract import Algorithm
+from pfed1bs.nn.task import Task
 
 REGISTRY = {  # name on the command line: module and class
     "pfed1bs": "pfed1bs:PFed1BS",

@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, stack
-from pfed1bs.codecs import Floats, Signs
-from pfed1bs.masks import drawn, evolved, floats, kept, places
-from pfed1bs.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
-from pfed1bs.task import Task
-from pfed1bs.votes import pack
-from pfed1bs.wire import Layout, Message
+from pfed1bs.algorithms.base.masks import drawn, evolved, floats, kept, places
+from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
+from pfed1bs.core.votes import pack
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, stack
+from pfed1bs.nn.task import Task
+from pfed1bs.wire.codecs import Floats, Signs
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 
-from pfed1bs.algorithm import Batches, Cohort, State, Walk, buffers_of, present
-from pfed1bs.algorithms.exact import Companion, apart, shared_of
-from pfed1bs.options import NOT_NEGATIVE, option
-from pfed1bs.wire import Message
+from pfed1bs.algorithms.base.exact import Companion, apart, shared_of
+from pfed1bs.core.options import NOT_NEGATIVE, option
+from pfed1bs.engine.contract import Batches, Cohort, State, Walk, buffers_of, present
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.compressors import Compressor, Eden
-from pfed1bs.options import Range, option
+from pfed1bs.core.options import Range, option
 
 
 @dataclass(frozen=True)

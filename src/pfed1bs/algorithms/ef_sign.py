@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Batches, Cohort, State
-from pfed1bs.algorithms.replica import Replica
-from pfed1bs.codecs import Floats, Signs
-from pfed1bs.options import option
-from pfed1bs.votes import sign, unpack
-from pfed1bs.wire import Layout, Message
+from pfed1bs.algorithms.base.replica import Replica
+from pfed1bs.core.options import option
+from pfed1bs.core.votes import sign, unpack
+from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.wire.codecs import Floats, Signs
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

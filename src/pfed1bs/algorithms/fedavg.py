@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.compressors import Compressor, Dense
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Batches, Cohort, State
-from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.compressors import Binary
-from pfed1bs.options import POSITIVE, SHARE, option
-from pfed1bs.wire import Message
+from pfed1bs.core.options import POSITIVE, SHARE, option
+from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

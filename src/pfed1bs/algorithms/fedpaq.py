@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.compressors import QSGD, Compressor
-from pfed1bs.options import Range, at_least, option
+from pfed1bs.core.options import Range, at_least, option
+from pfed1bs.engine.contract import Cohort
 
 
 @dataclass(frozen=True)

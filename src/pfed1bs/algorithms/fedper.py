@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pfed1bs.algorithms.split import Split
+from pfed1bs.algorithms.base.split import Split
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, present, stack
-from pfed1bs.errors import UserError
-from pfed1bs.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
-from pfed1bs.tables import CountedRows, Rows
-from pfed1bs.task import Part, Penalty, Task
-from pfed1bs.wire import Layout, Message
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, present, stack
+from pfed1bs.nn.task import Part, Penalty, Task
+from pfed1bs.wire.messages import Layout, Message
+from pfed1bs.wire.rows import CountedRows, Rows
 
 
 @dataclass(frozen=True)

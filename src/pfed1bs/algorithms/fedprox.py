@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 
-from pfed1bs.algorithm import Batches, Cohort, State, Walk
-from pfed1bs.algorithms.exact import Exact
-from pfed1bs.options import NOT_NEGATIVE, option
-from pfed1bs.wire import Message
+from pfed1bs.algorithms.base.exact import Exact
+from pfed1bs.core.options import NOT_NEGATIVE, option
+from pfed1bs.engine.contract import Batches, Cohort, State, Walk
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Batches, Cohort, State
-from pfed1bs.algorithms.split import Split
-from pfed1bs.errors import UserError
-from pfed1bs.options import INSIDE, option
-from pfed1bs.wire import Message
+from pfed1bs.algorithms.base.split import Split
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.options import INSIDE, option
+from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
-from pfed1bs.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
-from pfed1bs.task import Task
-from pfed1bs.wire import Layout, Message
+from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
+from pfed1bs.nn.task import Task
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

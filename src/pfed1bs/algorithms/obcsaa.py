@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.algorithms.pfed1bs import sketch_size
 from pfed1bs.compressors.onebitcs import OneBitCS, biht
-from pfed1bs.options import FRACTION, at_least, option
-from pfed1bs.votes import sign, unpack
-from pfed1bs.wire import Message
+from pfed1bs.core.options import FRACTION, at_least, option
+from pfed1bs.core.votes import sign, unpack
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

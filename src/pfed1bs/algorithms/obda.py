@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pfed1bs.algorithm import Batches, Cohort, State
-from pfed1bs.algorithms.voting import Voting
-from pfed1bs.options import option
-from pfed1bs.votes import sign
-from pfed1bs.wire import Message
+from pfed1bs.algorithms.base.voting import Voting
+from pfed1bs.core.options import option
+from pfed1bs.core.votes import sign
+from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

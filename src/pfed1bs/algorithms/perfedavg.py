@@ -5,10 +5,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from pfed1bs.algorithm import Batches, Cohort, State, buffers_of
-from pfed1bs.algorithms.exact import Exact
-from pfed1bs.options import POSITIVE, option
-from pfed1bs.wire import Message
+from pfed1bs.algorithms.base.exact import Exact
+from pfed1bs.core.options import POSITIVE, option
+from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
-from pfed1bs.codecs import Differences, Signs
-from pfed1bs.errors import UserError
-from pfed1bs.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, option
-from pfed1bs.rng import TIES, bits, key
-from pfed1bs.sketch import Sketch, gaussian, srht
-from pfed1bs.task import Task
-from pfed1bs.votes import pack, sign, tally, unpack
-from pfed1bs.wire import Kind, Layout, Message
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, option
+from pfed1bs.core.rng import TIES, bits, key
+from pfed1bs.core.sketch import Sketch, gaussian, srht
+from pfed1bs.core.votes import pack, sign, tally, unpack
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
+from pfed1bs.nn.task import Task
+from pfed1bs.wire.codecs import Differences, Signs
+from pfed1bs.wire.messages import Kind, Layout, Message
 
 
 @dataclass(frozen=True)

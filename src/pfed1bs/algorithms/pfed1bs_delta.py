@@ -8,15 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, model_of, stack
-from pfed1bs.algorithms.onebit import Code, bits, code, layers
-from pfed1bs.algorithms.trial import ALONE, FT, Trial, empty, verdict
-from pfed1bs.codecs import Floats, Signs
-from pfed1bs.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, at_least, option
-from pfed1bs.task import Task
-from pfed1bs.trust import clamped
-from pfed1bs.votes import sign, unpack
-from pfed1bs.wire import Layout, Message
+from pfed1bs.algorithms.base.onebit import Code, bits, code, layers
+from pfed1bs.algorithms.base.trial import ALONE, FT, Trial, empty, verdict
+from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, at_least, option
+from pfed1bs.core.votes import sign, unpack
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, model_of, stack
+from pfed1bs.engine.trust import clamped
+from pfed1bs.nn.task import Task
+from pfed1bs.wire.codecs import Floats, Signs
+from pfed1bs.wire.messages import Layout, Message
 
 NOISE = 5.0  # how much longer than a client's update a step may be
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pfed1bs.algorithm import Batches, Cohort, State
-from pfed1bs.algorithms.exact import Exact
-from pfed1bs.errors import UserError
-from pfed1bs.options import NOT_NEGATIVE, POSITIVE, at_least, option
-from pfed1bs.wire import Message
+from pfed1bs.algorithms.base.exact import Exact
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, at_least, option
+from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 
 import torch
 
-from pfed1bs.algorithm import Batches, Cohort, State
-from pfed1bs.algorithms.voting import Voting
-from pfed1bs.options import BELOW_ONE, POSITIVE, option
-from pfed1bs.votes import sign
-from pfed1bs.wire import Message
+from pfed1bs.algorithms.base.voting import Voting
+from pfed1bs.core.options import BELOW_ONE, POSITIVE, option
+from pfed1bs.core.votes import sign
+from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)

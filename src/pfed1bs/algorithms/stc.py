@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Batches, Cohort, State
-from pfed1bs.algorithms.replica import Replica
-from pfed1bs.codecs import Sparse
-from pfed1bs.errors import UserError
-from pfed1bs.options import FRACTION, option
-from pfed1bs.votes import sign
-from pfed1bs.wire import Layout, Message
+from pfed1bs.algorithms.base.replica import Replica
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.options import FRACTION, option
+from pfed1bs.core.votes import sign
+from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.wire.codecs import Sparse
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

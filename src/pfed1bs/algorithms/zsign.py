@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.algorithms.averaging import Averaging
+from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.compressors import Compressor, ZSign
-from pfed1bs.options import POSITIVE, Range, option
+from pfed1bs.core.options import POSITIVE, Range, option
+from pfed1bs.engine.contract import Cohort
 
 
 @dataclass(frozen=True)

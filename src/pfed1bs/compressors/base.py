@@ -4,8 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.wire import Layout, Message
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.wire.messages import Layout, Message
 
 
 class Compressor(Protocol):

@@ -7,11 +7,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.codecs import Floats, Signs
-from pfed1bs.task import Part
-from pfed1bs.votes import pack, unpack
-from pfed1bs.wire import Layout, Message
+from pfed1bs.core.votes import pack, unpack
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.nn.task import Part
+from pfed1bs.wire.codecs import Floats, Signs
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

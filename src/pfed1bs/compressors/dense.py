@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.codecs import Floats
-from pfed1bs.wire import Layout, Message
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.wire.codecs import Floats
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.codecs import Floats, Levels
-from pfed1bs.errors import UserError
-from pfed1bs.hadamard import hadamard, padded
-from pfed1bs.rng import ROTATION, bits, distinct, key, word
-from pfed1bs.votes import unpack
-from pfed1bs.wire import Codec, Layout, Message
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.rng import ROTATION, bits, distinct, key, word
+from pfed1bs.core.transform import hadamard, padded
+from pfed1bs.core.votes import unpack
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.wire.codecs import Floats, Levels
+from pfed1bs.wire.messages import Codec, Layout, Message
 
 CODEBOOKS = {  # bits: positive half of the Lloyd-Max centroids of a standard normal variable
     1: (0.79788,),

@@ -6,12 +6,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.codecs import Floats, Signs
-from pfed1bs.errors import UserError
-from pfed1bs.sketch import Sketch, srht
-from pfed1bs.votes import sign, unpack
-from pfed1bs.wire import Layout, Message
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.sketch import Sketch, srht
+from pfed1bs.core.votes import sign, unpack
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.wire.codecs import Floats, Signs
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.codecs import Floats, Levels
-from pfed1bs.errors import UserError
-from pfed1bs.wire import Layout, Message
+from pfed1bs.core.errors import UserError
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.wire.codecs import Floats, Levels
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

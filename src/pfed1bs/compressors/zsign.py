@@ -6,11 +6,11 @@ from math import inf, pi, sqrt
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Cohort
-from pfed1bs.codecs import Signs
-from pfed1bs.errors import UserError
-from pfed1bs.votes import sign, unpack
-from pfed1bs.wire import Layout, Message
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.votes import sign, unpack
+from pfed1bs.engine.contract import Cohort
+from pfed1bs.wire.codecs import Signs
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)

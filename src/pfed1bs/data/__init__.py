@@ -2,7 +2,7 @@
 
 from pfed1bs.data.dataset import Dataset
 from pfed1bs.data.federation import Federation, federate
-from pfed1bs.data.load import load
-from pfed1bs.data.partition import partition
+from pfed1bs.data.partitions import partition
+from pfed1bs.data.sources import load
 
 __all__ = ["Dataset", "Federation", "federate", "load", "partition"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfed1bs.rng import stream
+from pfed1bs.core.rng import stream
 
 Key = tuple[int, str, int, int]  # seed, name, client, round
 

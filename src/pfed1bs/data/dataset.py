@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pfed1bs.errors import UserError
-from pfed1bs.rng import words
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.rng import words
 
 Inputs = NDArray[np.uint8] | NDArray[np.float32]
 Arrays = tuple[NDArray[np.generic], NDArray[np.generic], NDArray[np.generic], NDArray[np.generic]]

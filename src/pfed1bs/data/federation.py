@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.data.batches import ClientBatches, draw, flips
 from pfed1bs.data.dataset import Dataset, Inputs
-from pfed1bs.data.partition import Indices, generator, partition
-from pfed1bs.errors import UserError
+from pfed1bs.data.partitions import Indices, generator, partition
 
 SPLITS = ("pooled", "official")
 

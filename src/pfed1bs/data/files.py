@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.extras import need
 from pfed1bs.data.dataset import Arrays
 from pfed1bs.data.unpickle import batch
-from pfed1bs.errors import UserError
-from pfed1bs.extras import need
 
 Bytes = NDArray[np.uint8]
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

@@ -5,10 +5,10 @@ from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
 
-from pfed1bs.config import Config
-from pfed1bs.errors import UserError
-from pfed1bs.extras import need
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.extras import need
 from pfed1bs.flower.settings import tables
+from pfed1bs.runs.config import Config
 
 DAYS = 365
 

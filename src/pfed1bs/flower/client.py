@@ -7,21 +7,21 @@ from pathlib import Path
 
 import torch
 
-from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
-from pfed1bs.config import Config, DataConfig
+from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
-from pfed1bs.errors import UserError
-from pfed1bs.evaluate import score
-from pfed1bs.exchange import News, hear, moved, rows
+from pfed1bs.engine.contract import Algorithm, Cohort, State, replicates
+from pfed1bs.engine.exchange import News, hear, moved, rows
+from pfed1bs.engine.rounds import Turn, choose
+from pfed1bs.engine.scores import score
+from pfed1bs.engine.workers import alone
 from pfed1bs.flower.judging import shared
 from pfed1bs.flower.link import Content, Question, Value, pieces, text, whole
 from pfed1bs.flower.settings import Rules, Values, read
 from pfed1bs.flower.states import Shelf
-from pfed1bs.runfolder import identity
-from pfed1bs.runs import federation, method
-from pfed1bs.simulate import Turn, choose
-from pfed1bs.wire import KINDS, read_header
-from pfed1bs.workers import alone
+from pfed1bs.runs.config import Config, DataConfig
+from pfed1bs.runs.folder import identity
+from pfed1bs.runs.run import federation, method
+from pfed1bs.wire.messages import KINDS, read_header
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from pfed1bs.config import Config, Options
-from pfed1bs.evaluate import Score
+from pfed1bs.engine.rounds import Progress, Round, Schedule
+from pfed1bs.engine.scores import Score
 from pfed1bs.flower.link import Link, Size
 from pfed1bs.flower.server import Server
 from pfed1bs.flower.settings import Rules
-from pfed1bs.recording import record
-from pfed1bs.runfolder import Record, RunFolder, written
-from pfed1bs.runs import folder_of, method
-from pfed1bs.simulate import Progress, Round, Schedule
+from pfed1bs.runs.config import Config, Options
+from pfed1bs.runs.folder import Record, RunFolder, written
+from pfed1bs.runs.recording import record
+from pfed1bs.runs.run import folder_of, method
 
 WIRE = {"up": 8752, "down": 1838}  # bytes that HTTP adds to a question and its answer (results/flower-wire.json)
 

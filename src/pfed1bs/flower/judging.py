@@ -2,11 +2,11 @@
 
 import torch
 
-from pfed1bs.algorithm import Algorithm, Cohort, State, replicates
-from pfed1bs.codecs import Floats
-from pfed1bs.exchange import tell
-from pfed1bs.simulate import Progress
-from pfed1bs.wire import Layout, decode, encode
+from pfed1bs.engine.contract import Algorithm, Cohort, State, replicates
+from pfed1bs.engine.exchange import tell
+from pfed1bs.engine.rounds import Progress
+from pfed1bs.wire.codecs import Floats
+from pfed1bs.wire.messages import Layout, decode, encode
 
 
 def needed(algorithm: Algorithm, now: Progress, cohort: Cohort) -> list[list[bytes]]:

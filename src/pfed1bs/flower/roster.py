@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from pfed1bs.engine.rounds import Progress
 from pfed1bs.flower.link import Content, Link, Reply, Ticket, numbers, whole
-from pfed1bs.simulate import Progress
 
 
 @dataclass(frozen=True)

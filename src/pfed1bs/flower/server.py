@@ -8,17 +8,17 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithm import Algorithm, Cohort, State
-from pfed1bs.config import Config
-from pfed1bs.evaluate import Score
-from pfed1bs.exchange import traffic
+from pfed1bs.engine.contract import Algorithm, Cohort, State
+from pfed1bs.engine.exchange import traffic
+from pfed1bs.engine.rounds import Diverged, Plan, Progress, Round, begin, conclude, joined, prepare
+from pfed1bs.engine.scores import Score
+from pfed1bs.engine.trust import Trust
 from pfed1bs.flower.judging import needed
 from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
-from pfed1bs.simulate import Diverged, Plan, Progress, Round, begin, conclude, joined, prepare
-from pfed1bs.trust import Trust
-from pfed1bs.wire import Message, decode
+from pfed1bs.runs.config import Config
+from pfed1bs.wire.messages import Message, decode
 
 PAUSE = 1.0  # seconds between looks at who is connected
 ROOM = 2  # times its bytes that a message may take until the round ends, besides packed signs; others are decoded again

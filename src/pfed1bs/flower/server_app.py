@@ -6,7 +6,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from pfed1bs.errors import UserError
+from pfed1bs.core.errors import UserError
 from pfed1bs.flower.folder import serve
 from pfed1bs.flower.records import GridLink
 from pfed1bs.flower.settings import read

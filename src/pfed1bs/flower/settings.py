@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from typing import get_type_hints
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.config import TABLES, Config, DataConfig, ModelConfig, load, with_role
-from pfed1bs.errors import UserError, close
-from pfed1bs.flags import UnknownKey
-from pfed1bs.options import keys
+from pfed1bs.core.errors import UserError, close
+from pfed1bs.core.options import keys
+from pfed1bs.runs.config import TABLES, Config, DataConfig, ModelConfig, load, with_role
+from pfed1bs.runs.flags import UnknownKey
 
 Values = Mapping[str, bool | int | float | str]
 LEFT_OUT = (*with_role("simulator", "others"), *TABLES, "algorithm")  # they mean nothing here, or are tables

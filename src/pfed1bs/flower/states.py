@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pfed1bs import checkpoint
-from pfed1bs.algorithm import State
+from pfed1bs.engine.contract import State
+from pfed1bs.runs import checkpoint
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from functools import cached_property
 from math import isfinite
 from statistics import fmean, stdev
 
-from pfed1bs.config import with_role
-from pfed1bs.errors import UserError
-from pfed1bs.options import shown
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.options import shown
 from pfed1bs.report.records import Json, RunRecord
+from pfed1bs.runs.config import with_role
 
 FREE = with_role("seed", "machine", "simulator")
 UNTOLD = tuple(f"{table}." for table in with_role("others"))  # what a comparison runs beside this one

@@ -6,7 +6,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from pfed1bs.extras import need
+from pfed1bs.core.extras import need
 from pfed1bs.report.groups import groups
 from pfed1bs.report.plots import draw_all
 from pfed1bs.report.records import RunRecord

@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfed1bs.errors import UserError
+from pfed1bs.core.errors import UserError
 from pfed1bs.report.groups import Group, Point, groups
 from pfed1bs.report.records import RunRecord
 from pfed1bs.report.style import DASHED, HEIGHT, byte_axis, canvas, legend, look, named, pen, svg

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pfed1bs.errors import UserError
+from pfed1bs.core.errors import UserError
 
 Json = dict[str, object]
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.options import keys
+from pfed1bs.core.options import keys
 from pfed1bs.report.groups import Group, Spread, groups
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.report.style import pen

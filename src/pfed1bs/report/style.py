@@ -8,7 +8,7 @@ from math import ceil, floor, isinf, log2
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from pfed1bs.extras import need
+from pfed1bs.core.extras import need
 from pfed1bs.report.groups import Group
 
 if TYPE_CHECKING:

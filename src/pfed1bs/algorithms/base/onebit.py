@@ -1,0 +1,103 @@
+"""One bit for every sketched coordinate, with a fresh projection and rotation every round: what pfed1bs-delta sends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithms.pfed1bs import sketch_size
+from pfed1bs.core.rotation import Rotation
+from pfed1bs.core.sketch import Sketch, srht
+from pfed1bs.nn.task import Task
+
+
+@dataclass(frozen=True)
+class Code:
+    """Projection, rotation and scales of one round; every piece of the weights is sketched by itself."""
+
+    sizes: tuple[int, ...]  # weights in each piece
+    ratio: float
+    seed: int  # of the first piece, the others follow
+    round: int
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """Coordinates of the sketch of each piece."""
+        return bits(self.sizes, self.ratio)
+
+    @cached_property
+    def sketches(self) -> list[Sketch]:
+        """Phi of every piece."""
+        seeds = range(self.seed, self.seed + len(self.sizes))
+        return [srht(n, m, seed, self.round) for n, m, seed in zip(self.sizes, self.bits, seeds, strict=True)]
+
+    @cached_property
+    def rotations(self) -> list[Rotation]:
+        """R of every piece."""
+        return [Rotation(m, self.seed + i, self.round) for i, m in enumerate(self.bits)]
+
+    def sketch(self, x: Tensor) -> Tensor:
+        """Phi x, (..., n) -> (..., m)."""
+        return _each([phi.forward for phi in self.sketches], x, self.sizes)
+
+    def lift(self, a: Tensor) -> Tensor:
+        """Phi^T a, (..., m) -> (..., n)."""
+        return _each([phi.adjoint for phi in self.sketches], a, self.bits)
+
+    def turn(self, q: Tensor) -> Tensor:
+        """R q."""
+        return _each([rotation.forward for rotation in self.rotations], q, self.bits)
+
+    def turn_back(self, r: Tensor) -> Tensor:
+        """R^T r."""
+        return _each([rotation.backward for rotation in self.rotations], r, self.bits)
+
+    def scale(self, a: Tensor, shrink: bool = False) -> Tensor:
+        """What the signs of each piece of a (..., m) stand for: (...) for one piece, (..., pieces) for several.
+
+        By default the unbiased scale; with `shrink` the one whose estimate is nearest, |a|_1 / n, which error feedback
+        needs because only then the error cannot grow.
+        """
+        parts = torch.split(a, list(self.bits), -1)
+        found = [p.abs().sum(-1) / n if shrink else unbiased(p) for p, n in zip(parts, self.sizes, strict=True)]
+        return found[0] if len(found) == 1 else torch.stack(found, -1)
+
+    def scaled(self, signs: Tensor, scale: Tensor) -> Tensor:
+        """The signs (..., m), each piece times its scale."""
+        if len(self.sizes) == 1:
+            return signs * scale[..., None]
+        return signs * scale.repeat_interleave(torch.tensor(self.bits, device=scale.device), -1)
+
+
+def bits(sizes: tuple[int, ...], ratio: float) -> tuple[int, ...]:
+    """Coordinates of the sketch of each piece, the same in every round."""
+    return tuple(sketch_size(size, ratio) for size in sizes)
+
+
+def unbiased(a: Tensor) -> Tensor:
+    """|a|_2^2 / |a|_1 of every row (..., m), 0 for a row of zeros: the scale of signs that keeps the mean right."""
+    size = a.abs().sum(-1)
+    return torch.where(size == 0, size, a.square().sum(-1) / size)  # NaN stays NaN
+
+
+def layers(task: Task) -> tuple[int, ...]:
+    """How many weights each layer of a model has: neighbours with the same name before the last dot."""
+    groups = groupby(task.parts, key=lambda part: part.name.rpartition(".")[0])
+    return tuple(sum(part.slice.stop - part.slice.start for part in group) for _, group in groups)
+
+
+@lru_cache(maxsize=2)
+def code(sizes: tuple[int, ...], ratio: float, seed: int, round: int) -> Code:
+    """The code of a round, kept while it is needed."""
+    return Code(sizes, ratio, seed, round)
+
+
+def _each(maps: list[Callable[[Tensor], Tensor]], x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Every piece of x through its own map."""
+    if len(maps) == 1:
+        return maps[0](x)
+    pieces = torch.split(x, list(sizes), -1)
+    return torch.cat([apply(piece.contiguous()) for apply, piece in zip(maps, pieces, strict=True)], -1)

@@ -1,0 +1,111 @@
+"""The command line: arguments in, one job out, errors with the way out."""
+
+import argparse
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
+
+from pfed1bs.core.errors import Told, UserError, nearest
+
+RUN = "run one method: pfed1bs run [RECIPE.toml] [--rounds 50] [--algorithm.lam 1e-3] [--out DIR] [--resume]"
+HELP = {
+    "run": RUN,
+    "compare": "run several methods, variants and seeds: pfed1bs compare [RECIPE.toml] --algorithms pfed1bs,local "
+    "--runs 'pfed1bs-delta step=0.3' --seeds 0,1,2",
+    "report": "make report.html from run folders: pfed1bs report RUN... [--out DIR]",
+    "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
+    "list": "list the methods with what they send, what they keep and what they can do",
+    "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",
+    "flower": "real federations: pfed1bs flower init DIR [RECIPE.toml], pfed1bs flower certificates|gate DIR",
+    "bench": "measure the kernels: pfed1bs bench kernels [--json]",
+    "env": "versions, device, kernel: for bug reports",
+}
+FAILURE, MISTAKE, INTERRUPTED, PIPE = 1, 2, 130, 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says and return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    if words[0] == "--version":
+        print(_version())
+        return 0
+    if words[0] not in HELP:
+        return _told(f"unknown command {words[0]}", nearest(words[0], HELP), MISTAKE)
+    return _guarded(words[0], words[1:])
+
+
+def _help() -> str:
+    parser = argparse.ArgumentParser(prog="pfed1bs", description="One-bit personalised federated learning, byte-exact.")
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name, text in HELP.items():
+        commands.add_parser(name, help=text)
+    return parser.format_help()
+
+
+def _version() -> str:
+    try:
+        return version("pfed1bs")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _guarded(command: str, words: list[str]) -> int:
+    """Run a command; mistakes and failures become two lines and an exit code, bugs keep their traceback."""
+    try:
+        from pfed1bs.cli import commands
+
+        job: Callable[[list[str]], None] = getattr(commands, command + "_command")
+        job(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt as error:
+        return _told(getattr(error, "message", "interrupted"), getattr(error, "hint", ""), INTERRUPTED)
+    except Told as error:
+        return _told(error.message, error.hint, MISTAKE if isinstance(error, UserError) else FAILURE)
+    except BrokenPipeError:  # whoever read the output has enough; without this Python complains when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free some space and go on with --resume; the last checkpoint is whole" if full else ""
+        return _told(f"{'disk full' if full else 'cannot read or write'}: {error}", hint, FAILURE)
+    except (MemoryError, RuntimeError) as error:
+        if not _memory(error):
+            raise
+        return _told(f"not enough memory: {error}", "compute fewer clients at once: --chunk 5", FAILURE)
+    return 0
+
+
+def _memory(error: Exception) -> bool:
+    """Whether memory ran out; torch has a class for it on a GPU, and only these words on a CPU."""
+    import torch
+
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def _told(message: str, hint: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return code
+
+
+def shown(value: object) -> None:
+    """Print an object as JSON."""
+    print(json.dumps(value, indent=2))
+
+
+def script() -> NoReturn:
+    """The installed command."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    script()

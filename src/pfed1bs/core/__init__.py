@@ -1,0 +1,1 @@
+"""What everything stands on: random numbers, the transform, sketches, votes, and the kernels behind them."""

@@ -1,0 +1,328 @@
+/* Native CPU kernels: Walsh-Hadamard transform, sketch and its adjoint, packed signs, votes, the portable generator.
+ *
+ * Plain C on compiler vectors, compiled for several instruction sets and chosen at run time; arrays come in as
+ * addresses, so that nothing but Python is needed to build. Threads are those of the OpenMP pool that torch has
+ * already started: a second pool beside it would fight for the cores while the first one spins. */
+
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define ALIGNED __attribute__((aligned(64)))
+
+#include "kernels/types.h"
+
+#define PASTE(a, b) a##_##b
+#define JOIN(a, b) PASTE(a, b)
+#define NAME(f) JOIN(f, ISA)
+#define TEXT(a) #a
+#define QUOTE(a) TEXT(a)
+
+#if defined(__x86_64__)
+#define ISA avx512
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define WIDTH 16
+#define LANES 4
+#define RADIX 4
+#define BLOCK 12
+#include "kernels/isa.h"
+
+#define ISA avx2
+#define TARGET __attribute__((target("avx2,fma")))
+#define WIDTH 8
+#define LANES 3
+#define RADIX 3
+#define BLOCK 12
+#include "kernels/isa.h"
+#endif
+
+#define ISA generic
+#define TARGET
+#define WIDTH 4
+#define LANES 2
+#define RADIX 3
+#define BLOCK 11
+#include "kernels/isa.h"
+
+static const kernels *isa;
+
+#include "kernels/rows.h"
+#include "kernels/signs.h"
+
+#define AT(address) ((void *)(uintptr_t)(address))
+
+static PyObject *finish(bool done) {
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+/* What this processor can run, best first. */
+static const kernels *const *supported(void) {
+    static const kernels *found[4];
+    size_t count = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (avx512) found[count++] = &kernels_avx512;
+    if (avx2) found[count++] = &kernels_avx2;
+#endif
+    found[count] = &kernels_generic;
+    return found;
+}
+
+static PyObject *py_isa(PyObject *self, PyObject *args) {
+    (void)self, (void)args;
+    return PyUnicode_FromString(isa->name);
+}
+
+static PyObject *py_use(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "s", &name)) return NULL;
+    for (const kernels *const *k = supported(); *k; k++)
+        if (!strcmp((*k)->name, name)) {
+            isa = *k;
+            Py_RETURN_TRUE;
+        }
+    Py_RETURN_FALSE;
+}
+
+static PyObject *py_fit(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_ssize_t bytes;
+    if (!PyArg_ParseTuple(args, "n", &bytes)) return NULL;
+    fit(bytes > 0 ? (size_t)bytes : second_level());
+    Py_RETURN_NONE;
+}
+
+/* The memory of a long result, which goes to the next one. */
+typedef struct {
+    PyObject_HEAD
+    memory held;
+} holder;
+
+static void holder_dealloc(PyObject *self) {
+    leave(((holder *)self)->held);
+    PyObject_Free(self);
+}
+
+static int holder_buffer(PyObject *self, Py_buffer *view, int flags) {
+    memory held = ((holder *)self)->held;
+    return PyBuffer_FillInfo(view, self, held.data, (Py_ssize_t)held.bytes, 0, flags);
+}
+
+static PyBufferProcs holder_procs = {holder_buffer, NULL};
+static PyTypeObject holder_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "pfed1bs.core._fht.Memory",
+    .tp_basicsize = sizeof(holder),
+    .tp_dealloc = holder_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_as_buffer = &holder_procs,
+};
+
+static PyObject *py_memory(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_ssize_t bytes;
+    if (!PyArg_ParseTuple(args, "n", &bytes)) return NULL;
+    memory found = take((size_t)bytes);
+    if (!found.data) return PyErr_NoMemory();
+    holder *h = PyObject_New(holder, &holder_type);
+    if (h) h->held = found;
+    else leave(found);
+    return (PyObject *)h;
+}
+
+static PyObject *start(const job *j) {
+    bool done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run(j);
+    Py_END_ALLOW_THREADS
+    return finish(done);
+}
+
+static PyObject *py_transform(PyObject *self, PyObject *args) {
+    (void)self;
+    job j = {.kind = TRANSFORM};
+    double scale;
+    unsigned long long src, dst;
+    if (!PyArg_ParseTuple(args, "KKnidi", &src, &dst, &j.rows, &j.log2, &scale, &j.threads)) return NULL;
+    j.src = AT(src);
+    j.dst = AT(dst);
+    j.n = (size_t)1 << j.log2;
+    j.scale = (float)scale;
+    return start(&j);
+}
+
+static PyObject *sketch(PyObject *args, enum kind kind) {
+    job j = {.kind = kind};
+    double scale;
+    unsigned long long src, dst, signs, index;
+    if (!PyArg_ParseTuple(args, "KKKKnnindi", &src, &dst, &signs, &index, &j.rows, &j.n, &j.log2, &j.m, &scale,
+                          &j.threads))
+        return NULL;
+    j.src = AT(src);
+    j.dst = AT(dst);
+    j.signs = AT(signs);
+    j.index = AT(index);
+    j.scale = (float)scale;
+    return start(&j);
+}
+
+static PyObject *py_project(PyObject *self, PyObject *args) {
+    (void)self;
+    return sketch(args, PROJECT);
+}
+
+static PyObject *py_lift(PyObject *self, PyObject *args) {
+    (void)self;
+    return sketch(args, LIFT);
+}
+
+static PyObject *py_pack(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long src, dst;
+    size_t rows;
+    int threads;
+    signs s = {.strange = false};
+    if (!PyArg_ParseTuple(args, "KKnni", &src, &dst, &rows, &s.m, &threads)) return NULL;
+    s.values = AT(src);
+    s.packed = AT(dst);
+    s.pieces = pieces(s.m);
+    Py_BEGIN_ALLOW_THREADS
+    parallel(rows * s.pieces, rows * s.m < SMALL ? 1 : threads, pack_piece, &s);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(!s.strange);
+}
+
+static PyObject *py_unpack(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long src, dst;
+    size_t rows;
+    int threads;
+    signs s = {.strange = false};
+    if (!PyArg_ParseTuple(args, "KKnni", &src, &dst, &rows, &s.m, &threads)) return NULL;
+    s.bits = AT(src);
+    s.values = AT(dst);
+    s.pieces = pieces(s.m);
+    Py_BEGIN_ALLOW_THREADS
+    parallel(rows * s.pieces, rows * s.m < SMALL ? 1 : threads, unpack_piece, &s);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_count(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *messages, *numbers;
+    unsigned long long counters;
+    int wide, threads;
+    const uint8_t *addresses[GROUP];
+    int64_t weights[GROUP];
+    signs s = {.messages = addresses, .weights = weights};
+    if (!PyArg_ParseTuple(args, "O!O!Kpni", &PyTuple_Type, &messages, &PyTuple_Type, &numbers, &counters, &wide, &s.m,
+                          &threads))
+        return NULL;
+    s.voters = (size_t)PyTuple_GET_SIZE(messages);
+    if (s.voters > GROUP || (size_t)PyTuple_GET_SIZE(numbers) != s.voters)
+        return PyErr_Format(PyExc_ValueError, "at most %d messages at once, each with its weight", GROUP);
+    for (size_t v = 0; v < s.voters; v++) {
+        addresses[v] = AT(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(messages, v)));
+        weights[v] = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, v));
+    }
+    if (PyErr_Occurred()) return NULL;
+    s.counters = AT(counters);
+    s.wide = wide;
+    Py_BEGIN_ALLOW_THREADS
+    parallel(pieces(s.m), s.m * s.voters < SMALL ? 1 : threads, count_piece, &s);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_decide(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long counters, previous, dst;
+    long long total;
+    int wide, threads;
+    signs s = {.ties = 0};
+    if (!PyArg_ParseTuple(args, "KKKpLni", &counters, &previous, &dst, &wide, &total, &s.m, &threads)) return NULL;
+    s.counters = AT(counters);
+    s.bits = AT(previous);
+    s.packed = AT(dst);
+    s.wide = wide;
+    s.total = total;
+    Py_BEGIN_ALLOW_THREADS
+    parallel(pieces(s.m), s.m < SMALL ? 1 : threads, decide_piece, &s);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSize_t(s.ties);
+}
+
+static PyObject *py_words(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long key, start, dst;
+    Py_ssize_t count;
+    if (!PyArg_ParseTuple(args, "KKnK", &key, &start, &count, &dst)) return NULL;
+    uint64_t *words = AT(dst);
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < count; i++) words[i] = word(key, start + (uint64_t)i);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_distinct(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long key, dst;
+    int log2;
+    Py_ssize_t count;
+    bool done;
+    if (!PyArg_ParseTuple(args, "KinK", &key, &log2, &count, &dst)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    done = distinct(key, log2, (size_t)count, AT(dst));
+    Py_END_ALLOW_THREADS
+    return finish(done);
+}
+
+static PyMethodDef methods[] = {
+    {"isa", py_isa, METH_NOARGS, NULL},
+    {"use", py_use, METH_VARARGS, NULL},
+    {"fit", py_fit, METH_VARARGS, NULL},
+    {"memory", py_memory, METH_VARARGS, NULL},
+    {"transform", py_transform, METH_VARARGS, NULL},
+    {"project", py_project, METH_VARARGS, NULL},
+    {"lift", py_lift, METH_VARARGS, NULL},
+    {"pack", py_pack, METH_VARARGS, NULL},
+    {"unpack", py_unpack, METH_VARARGS, NULL},
+    {"count", py_count, METH_VARARGS, NULL},
+    {"decide", py_decide, METH_VARARGS, NULL},
+    {"words", py_words, METH_VARARGS, NULL},
+    {"distinct", py_distinct, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_fht", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__fht(void) {
+    isa = supported()[0];
+    fit(second_level());
+    if (PyType_Ready(&holder_type) < 0) return NULL;
+    return PyModule_Create(&module);
+}

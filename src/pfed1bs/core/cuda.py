@@ -1,0 +1,233 @@
+"""The transform, the sketch and packed signs on CUDA devices, in as few passes over memory as there can be."""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import torch
+from torch import Tensor
+
+from pfed1bs.core import nvrtc
+from pfed1bs.core.nvrtc import Options, address, launch
+
+PLAIN, WEIGHTS, ROWS, MISFIT, SCRATCH = range(5)  # as in kernels/transform.cu
+FIRST = 14  # levels of the first pass at most
+SMALLEST, LARGEST = 12, 15  # log2 of a tile: 128 to 1024 threads
+
+
+class Pass(ctypes.Structure):
+    """The arguments of a pass, as kernels/transform.cu has them."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("source", "target", "flips", "starts", "at", "to", "v")),
+        *((name, ctypes.c_longlong) for name in ("count", "stride")),
+        *((name, ctypes.c_int) for name in ("n", "m", "live")),
+        *((name, ctypes.c_float) for name in ("scale", "gamma")),
+    ]
+
+
+class Bits(ctypes.Structure):
+    """The arguments of packing and unpacking, as kernels/bits.cu has them."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("source", "target", "bad")),
+        *((name, ctypes.c_longlong) for name in ("rows", "m")),
+    ]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The levels of one pass."""
+
+    shift: int  # the first of them
+    levels: int
+    tile: int  # log2 of the floats of a block of threads
+
+    @property
+    def columns(self) -> int:
+        """Log2 of the neighbours that go together; 0: the tile is contiguous."""
+        return self.tile - self.levels if self.shift else 0
+
+
+def stretches(log2: int) -> list[Stretch]:
+    """How the levels of a transform of length 2^log2 are cut into passes: one up to 2^14, two up to 2^26.
+
+    Measured on an H200 (docs/log.md): later passes are fastest with 32 columns, as long as their tiles fit the chip.
+    """
+    if log2 <= FIRST:
+        return [Stretch(0, log2, max(log2, SMALLEST))]
+    first = min(FIRST, (log2 + 6) // 2)
+    cuts = [Stretch(0, first, max(first, SMALLEST))]
+    count = 1 if log2 - first <= 12 else -(-(log2 - first) // 10)
+    for i in range(count):
+        levels = (log2 - first + i) // count
+        cuts.append(Stretch(cuts[-1].shift + cuts[-1].levels, levels, min(LARGEST, max(levels + 5, SMALLEST))))
+    return cuts
+
+
+def usable(x: Tensor, length: int = 4) -> bool:
+    """Whether these kernels take x in transforms of this length; everything else goes through torch."""
+    return x.is_cuda and x.dtype in (torch.float32, torch.uint8) and length >= 4 and nvrtc.available()
+
+
+@dataclass(frozen=True)
+class Picks:
+    """The coordinates that S keeps, in the order of the tiles of a pass."""
+
+    starts: Tensor  # where the part of every tile begins, and where the last one ends
+    at: Tensor  # (m,) coordinates
+    to: Tensor  # (m,) their places among the m
+
+
+@dataclass(frozen=True)
+class Tables:
+    """D and S of a sketch on a device, as the first and the last pass need them."""
+
+    n: int
+    m: int
+    signs: Tensor | None  # D: packed bits
+    rows: Tensor  # S: ascending
+    device: torch.device
+
+    @property
+    def log2(self) -> int:
+        """Of the length of the transform."""
+        return (self.n - 1).bit_length()
+
+    @cached_property
+    def cuts(self) -> list[Stretch]:
+        """The passes."""
+        return stretches(self.log2)
+
+    @cached_property
+    def entering(self) -> Tensor | None:
+        """D for the weights on their way in: 32 bits for every thread of the first pass."""
+        return self._flips(self.cuts[0], WEIGHTS, SCRATCH)
+
+    @cached_property
+    def leaving(self) -> Tensor | None:
+        """D for the weights on their way out, by the threads of the last pass."""
+        return self._flips(self.cuts[-1], PLAIN if self.cuts[-1].shift else ROWS, WEIGHTS)
+
+    def _flips(self, cut: Stretch, load: int, store: int) -> Tensor | None:
+        if self.signs is None:
+            return None
+        tiles = 1 << max(self.log2 - cut.tile, 0)
+        signs, words = self.signs.to(self.device), torch.empty(tiles << cut.tile - 5, device=self.device)
+        arguments = Pass(address(signs), address(words), n=self.n)
+        _launch("spread_flips", _options(self.log2, cut, load, store), cut, arguments, self.device, tiles)
+        return words
+
+    @cached_property
+    def first(self) -> Picks:
+        """S by the tiles of the first pass."""
+        rows = self.rows.to(self.device)
+        starts = torch.arange(0, (1 << self.log2) + 1, 1 << min(self.cuts[0].tile, self.log2), device=self.device)
+        return Picks(torch.searchsorted(rows, starts, out_int32=True), rows, rows)
+
+    @cached_property
+    def last(self) -> Picks:
+        """S by the tiles of the last pass."""
+        cut, rows = self.cuts[-1], self.first.at
+        if not cut.shift:
+            return self.first
+        tiles, order = ((rows & (1 << cut.shift) - 1) >> cut.columns).sort(stable=True)
+        starts = torch.arange((1 << cut.shift - cut.columns) + 1, device=self.device)
+        return Picks(torch.searchsorted(tiles, starts, out_int32=True), rows[order], order.int())
+
+
+def transform(x: Tensor, out: Tensor, scale: float) -> None:
+    """H x times scale into out, which may be x itself; both contiguous."""
+    log2 = x.shape[-1].bit_length() - 1
+    _run(x, out, out, stretches(log2), (PLAIN, PLAIN), {"scale": scale})
+
+
+def project(w: Tensor, tables: Tables) -> Tensor:
+    """Phi w, (..., n) -> (..., m)."""
+    return _down(w, tables, ROWS, {})
+
+
+def misfit(w: Tensor, v: Tensor, gamma: float, tables: Tables) -> Tensor:
+    """|v| tanh(gamma Phi w) - v, (..., m)."""
+    v = v.contiguous() if v.dim() == 1 else v.expand(*w.shape[:-1], tables.m).contiguous()
+    return _down(w, tables, MISFIT, {"v": address(v), "stride": tables.m if v.dim() > 1 else 0, "gamma": gamma})
+
+
+def _down(w: Tensor, tables: Tables, store: int, more: dict[str, object]) -> Tensor:
+    out = torch.empty(*w.shape[:-1], tables.m, device=w.device)
+    fields = {**_fields(tables, tables.last), "flips": address(tables.entering), **more}
+    _run(w.contiguous(), _scratch(w, tables), out, tables.cuts, (WEIGHTS, store), fields)
+    return out
+
+
+def lift(u: Tensor, tables: Tables) -> Tensor:
+    """Phi^T u, (..., m) -> (..., n)."""
+    out = torch.empty(*u.shape[:-1], tables.n, device=u.device)
+    fields = {**_fields(tables, tables.first), "flips": address(tables.leaving)}
+    _run(u.contiguous(), _scratch(u, tables), out, tables.cuts, (ROWS, WEIGHTS), fields)
+    return out
+
+
+def _fields(tables: Tables, picks: Picks) -> dict[str, object]:
+    lists = {name: address(getattr(picks, name)) for name in ("starts", "at", "to")}
+    return {"n": tables.n, "m": tables.m, "scale": tables.m**-0.5, **lists}
+
+
+def _scratch(x: Tensor, tables: Tables) -> Tensor:
+    """Room for the padded rows between two passes."""
+    count = 0 if len(tables.cuts) == 1 else x.numel() // x.shape[-1] << tables.log2
+    return torch.empty(count, device=x.device)
+
+
+def _run(
+    source: Tensor,
+    scratch: Tensor,
+    target: Tensor,
+    cuts: list[Stretch],
+    ends: tuple[int, int],
+    fields: dict[str, object],
+) -> None:
+    """All passes, from the rows of source through scratch to those of target; `ends` are the first LOAD, last STORE."""
+    width = source.shape[-1]
+    rows, log2 = source.numel() // width, sum(cut.levels for cut in cuts)
+    for i, cut in enumerate(cuts if rows else []):
+        last = i == len(cuts) - 1
+        x, y = source if i == 0 else scratch, target if last else scratch
+        load, store = ends[0] if i == 0 else PLAIN, ends[1] if last else SCRATCH
+        aligned = x.data_ptr() % 16 == 0 and (load == PLAIN or width % 4 == 0)
+        options = _options(log2, cut, load, store, aligned, full=ends[0] != WEIGHTS or i != 1)
+        live = -(-width >> cut.shift) << cut.shift
+        arguments = Pass(address(x), address(y), count=rows << log2, live=live, **fields)
+        _launch("transform_pass", options, cut, arguments, source.device, -(-(rows << log2) >> cut.tile))
+
+
+@cache
+def _options(log2: int, cut: Stretch, load: int, store: int, aligned: bool = False, full: bool = True) -> Options:
+    """What a pass is compiled with."""
+    shape = {"LOG2": log2, "SHIFT": cut.shift, "LEVELS": cut.levels, "TILE": cut.tile, "COLUMNS": cut.columns}
+    return (*shape.items(), ("LOAD", load), ("STORE", store), ("ALIGNED", int(aligned)), ("ALL", int(full)))
+
+
+def _launch(kernel: str, options: Options, cut: Stretch, arguments: Pass, device: torch.device, blocks: int) -> None:
+    shared = 4 * 33 << cut.tile - 5  # a float in every 33rd place is left out
+    launch("transform.cu", kernel, options, arguments, device, blocks, 1 << cut.tile - 5, shared)
+
+
+def pack(x: Tensor) -> tuple[Tensor, bool]:
+    """Bits of x >= 0, shape (..., ceil(m/8)), and whether all of x is finite."""
+    m = x.shape[-1]
+    out = torch.empty(*x.shape[:-1], (m + 7) // 8, dtype=torch.uint8, device=x.device)
+    bad = torch.zeros(1, dtype=torch.int32, device=x.device)
+    if out.numel():
+        bits = Bits(address(x), address(out), address(bad), x.numel() // m, m)
+        launch("bits.cu", "pack_signs", (), bits, x.device, blocks=-(-out.numel() // 256))
+    return out, not bool(bad)
+
+
+def unpack(bits: Tensor, m: int) -> Tensor:
+    """+-1 as float32, shape (..., m)."""
+    out = torch.empty(*bits.shape[:-1], m, device=bits.device)
+    if bits.numel():
+        arguments = Bits(address(bits), address(out), None, out.numel() // m, m)
+        launch("bits.cu", "unpack_signs", (), arguments, bits.device, blocks=-(-out.numel() // 256))
+    return out

@@ -1,0 +1,160 @@
+"""Random projections that every machine builds alike from a seed: forward, adjoint, and the pull of the penalty."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pfed1bs.core import cuda, native, rng
+from pfed1bs.core.transform import butterfly, check_float, linear, padded, recorded
+from pfed1bs.core.votes import unpack
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch(ABC):
+    """A linear map Phi from n weights to m measurements, E |Phi w|^2 = |w|^2; subclasses say how it is applied."""
+
+    n: int
+    m: int
+
+    def forward(self, w: Tensor) -> Tensor:
+        """Phi w for every row w of shape (..., n); result (..., m)."""
+        _check("weights", w, self.n)
+        return linear(w, self._project, self._lift)
+
+    def adjoint(self, u: Tensor) -> Tensor:
+        """Phi^T u for every row u of shape (..., m); result (..., n)."""
+        _check("measurements", u, self.m)
+        return linear(u, self._lift, self._project)
+
+    def pull(self, w: Tensor, v: Tensor, gamma: float) -> Tensor:
+        """Phi^T (|v| tanh(gamma Phi w) - v): the penalty's gradient (Lemma 2), nothing where v = 0 (no consensus)."""
+        return self.adjoint(self.misfit(w, v, gamma))
+
+    def misfit(self, w: Tensor, v: Tensor, gamma: float) -> Tensor:
+        """|v| tanh(gamma Phi w) - v, (..., m): what keeps the signs of Phi w from the consensus."""
+        _check("consensus", v, self.m)
+        q = self.forward(w)
+        return torch.addcmul(-v, q.mul_(gamma).tanh_(), v.abs())
+
+    def push(self, w: Tensor, u: Tensor, size: float) -> None:
+        """Add size Phi^T u to the rows of w (S, n) in place."""
+        for rows, pull in self.lifts(u):
+            w[rows].add_(pull, alpha=size)
+
+    def lifts(self, u: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows of u (S, m) and their Phi^T u, a few at a time, to be used while they are still in the cache."""
+        step = max(1, torch.get_num_threads()) if u.device.type == "cpu" else len(u)
+        for start in range(0, len(u), step):
+            rows = slice(start, start + step)
+            yield rows, self.adjoint(u[rows])
+
+    def matrix(self, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The dense Phi (m, n), for tests."""
+        return self.forward(torch.eye(self.n, dtype=dtype)).T.contiguous()
+
+    @abstractmethod
+    def _project(self, w: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _lift(self, u: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class SRHT(Sketch):
+    """Phi = sqrt(n'/m) S H D P: zero padding P to n', random signs D, orthonormal H, m distinct rows S."""
+
+    rows: Tensor = field(repr=False)  # S: (m,) int32, distinct, ascending
+    signs: Tensor | None = field(repr=False)  # D: n packed bits, 1 is +; None leaves it out
+    _placed: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    _tables: dict[torch.device, cuda.Tables] = field(default_factory=dict, repr=False)
+
+    @property
+    def padded(self) -> int:
+        """n', the length of the transform."""
+        return padded(self.n)
+
+    def misfit(self, w: Tensor, v: Tensor, gamma: float) -> Tensor:
+        """|v| tanh(gamma Phi w) - v, (..., m); on a GPU while the last pass of Phi w is on its way out."""
+        if recorded(w) or not cuda.usable(w, self.padded):
+            return super().misfit(w, v, gamma)
+        _check("weights", w, self.n)
+        _check("consensus", v, self.m)
+        return cuda.misfit(w, v, gamma, self._table(w))
+
+    def _project(self, w: Tensor) -> Tensor:
+        if native.usable(w):
+            return native.project(w.contiguous(), self.m, self.signs, self.rows)
+        if cuda.usable(w, self.padded):
+            return cuda.project(w, self._table(w))
+        signs, rows = self._place(w)
+        x = torch.nn.functional.pad(w * signs, (0, self.padded - self.n))
+        return butterfly(x, self.m**-0.5).index_select(-1, rows)
+
+    def _lift(self, u: Tensor) -> Tensor:
+        if native.usable(u):
+            return native.lift(u.contiguous(), self.n, self.signs, self.rows)
+        if cuda.usable(u, self.padded):
+            return cuda.lift(u, self._table(u))
+        signs, rows = self._place(u)
+        x = u.new_zeros(*u.shape[:-1], self.padded).index_copy_(-1, rows, u)
+        return butterfly(x, self.m**-0.5)[..., : self.n] * signs
+
+    def _table(self, x: Tensor) -> cuda.Tables:
+        """D and S on the device of x, made once."""
+        if x.device not in self._tables:
+            self._tables[x.device] = cuda.Tables(self.n, self.m, self.signs, self.rows, x.device)
+        return self._tables[x.device]
+
+    def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """D as +-1 and the rows on the device of x, made once."""
+        where = (x.device, x.dtype)
+        if where not in self._placed:
+            signs = torch.ones(self.n) if self.signs is None else unpack(self.signs, self.n)
+            self._placed[where] = (signs.to(x), self.rows.to(x.device, torch.int64))
+        return self._placed[where]
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(Sketch):
+    """Phi with independent N(0, 1/m) entries: the O(mn) control of the paper's A.3."""
+
+    entries: Tensor = field(repr=False)  # (m, n) float32
+
+    def _project(self, w: Tensor) -> Tensor:
+        return w @ self.entries.to(w).T
+
+    def _lift(self, u: Tensor) -> Tensor:
+        return u @ self.entries.to(u)
+
+
+def srht(n: int, m: int, seed: int, round: int = 0, use_D: bool = True) -> SRHT:  # noqa: N803 (the paper's letter)
+    """The subsampled randomised Hadamard transform number `round` of a 64-bit seed (docs/wire.md)."""
+    _check_sizes(n, m)
+    if m > padded(n):
+        raise ValueError(f"m must be at most the padded length {padded(n)}, got {m}; take fewer measurements")
+    signs = torch.from_numpy(rng.bits(rng.key(seed, rng.SIGNS, round), n)) if use_D else None
+    return SRHT(n, m, torch.from_numpy(rng.distinct(rng.key(seed, rng.ROWS, round), padded(n), m)), signs)
+
+
+def gaussian(n: int, m: int, seed: int) -> Gaussian:
+    """A dense Gaussian projection with the interface of srht; only for small n."""
+    _check_sizes(n, m)
+    return Gaussian(n, m, torch.randn(m, n, generator=rng.stream(seed, "gaussian")) / m**0.5)
+
+
+def _check_sizes(n: int, m: int) -> None:
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}; a model without weights cannot be sketched")
+    if n > 1 << 31:
+        raise ValueError(f"n must be at most 2^31, got {n}; row numbers have 32 bits")
+    if m < 1:
+        raise ValueError(f"m must be at least 1, got {m}; raise the ratio m/n")
+
+
+def _check(name: str, x: Tensor, size: int) -> None:
+    check_float(name, x)
+    if not x.dim() or x.shape[-1] != size:
+        raise ValueError(f"the last axis of the {name} must have length {size}, got shape {tuple(x.shape)}")

@@ -1,0 +1,190 @@
+"""Data sets by name, from a .npz file, or from a function of your own."""
+
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pfed1bs.core.errors import UserError, nearest
+from pfed1bs.core.extras import need
+from pfed1bs.data.dataset import Arrays, Dataset, dataset, hold_out
+from pfed1bs.data.download import UPSTREAM, fetch
+from pfed1bs.data.files import IDX, cifar, existing, read_idx, read_mat, read_strips, reading
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way a data set lies on disk: what must be there (a trailing .gz is optional), and how it is read."""
+
+    files: tuple[str, ...]
+    read: Callable[[Path], Arrays]
+    telling: bool = True  # the file names alone tell which data set it is
+
+
+@dataclass(frozen=True)
+class Source:
+    """A known data set: its classes, the folders it may lie in, and its forms on disk."""
+
+    num_classes: int
+    folders: tuple[str, ...]
+    forms: tuple[Form, ...]
+
+
+def _cifar(digits: str, train: tuple[str, ...], test: str, label: str) -> tuple[Form, ...]:
+    """Extracted folder and archive, of pickles and of binaries."""
+    forms = []
+    for folder, archive, end in (
+        (f"cifar-{digits}-batches-py" if digits == "10" else f"cifar-{digits}-python", "python", ""),
+        (f"cifar-{digits}-batches-bin" if digits == "10" else f"cifar-{digits}-binary", "binary", ".bin"),
+    ):
+        names = tuple(f"{name}{end}" for name in train)
+        for source, files in (
+            (folder, tuple(f"{folder}/{name}" for name in (*names, f"{test}{end}"))),
+            (f"cifar-{digits}-{archive}.tar.gz", (f"cifar-{digits}-{archive}.tar.gz",)),
+        ):
+            forms.append(Form(files, cifar(source, names, f"{test}{end}", label)))
+    return tuple(forms)
+
+
+STRIPS = Form(("train-000.webp", "train-labels.npy", "test-000.webp", "test-labels.npy"), read_strips, telling=False)
+FOUR = Form(IDX, read_idx, telling=False)
+SOURCES = {
+    "mnist": Source(10, ("mnist", "MNIST/raw"), (FOUR,)),
+    "fmnist": Source(10, ("fmnist", "fashion-mnist", "FashionMNIST/raw"), (FOUR,)),
+    "cifar10": Source(
+        10,
+        ("cifar10",),
+        (*_cifar("10", tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels"), STRIPS),
+    ),
+    "cifar100": Source(100, ("cifar100",), (*_cifar("100", ("train",), "test", "fine_labels"), STRIPS)),
+    "svhn": Source(10, ("svhn",), (Form(("train_32x32.mat", "test_32x32.mat"), read_mat), STRIPS)),
+}
+NAMES = ("digits", *SOURCES)
+
+
+def load(name: str, root: str | Path | None = None, num_classes: int | None = None) -> Dataset:
+    """The data set `name`: one of NAMES, a path to a .npz file, or "package.module:function".
+
+    Files of the known sets are looked for in `root`, the PFED1BS_DATA directory and the user cache, and downloaded
+    to the cache when none has them. Own data are arrays x, y or x_train, y_train, x_test, y_test (a function returns
+    them in that order); x, y are split as `hold_out` says. `num_classes` of own data that do not show every label.
+    """
+    if root is not None and not Path(root).is_dir():
+        raise UserError(f"data.root = {root} is no folder", "leave it out, or give the folder above the data sets'")
+    if name == "digits":
+        return dataset(name, _digits(), 10)
+    if name in SOURCES:
+        return dataset(name, _known(name, root), SOURCES[name].num_classes)
+    if name.endswith(".npz"):
+        return dataset(name, _npz(Path(name)), num_classes)
+    if ":" in name:
+        return dataset(name, _function(name), num_classes)
+    own = "Your own: a path to a .npz file or package.module:function"
+    raise UserError(f"unknown data set {name!r}", f"{nearest(name, NAMES)} {own}")
+
+
+def cache() -> Path:
+    """Where downloads are kept."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "pfed1bs"
+
+
+def _known(name: str, root: str | Path | None) -> Arrays:
+    """Read the first complete copy, or download one; say everything that was tried when there is none."""
+    places = {"data.root": root, "PFED1BS_DATA": os.environ.get("PFED1BS_DATA") or None, "user cache": cache()}
+    tried = []
+    for label, place in places.items():
+        if place is None:
+            tried.append(f"{label}: not given")
+            continue
+        found, lacking = _find(SOURCES[name], Path(place))
+        if found is not None:
+            form, folder = found
+            return form.read(folder)
+        tried.append(f"{label} {place}: {lacking}")
+    mirror = os.environ.get("PFED1BS_MIRROR") or None
+    try:
+        fetch(name, cache() / name, mirror)
+    except ConnectionError as error:
+        tried.append(f"download: {error}")
+        raise UserError(
+            "\n  ".join([f"no files of {name} were found, tried", *tried]),
+            f"put {' '.join(UPSTREAM[name].files)} into a folder {name} and point data.root or PFED1BS_DATA to the "
+            "folder above it, name a mirror in PFED1BS_MIRROR, or use the embedded data set digits",
+        ) from error
+    form = next(form for form in SOURCES[name].forms if not _missing(form, cache() / name))
+    return form.read(cache() / name)
+
+
+def _find(source: Source, root: Path) -> tuple[tuple[Form, Path] | None, str]:
+    """A complete form below `root` and its folder, or else what is lacking."""
+    if not root.is_dir():
+        return None, "no such directory"
+    lacking = f"no folder {' or '.join(source.folders)}"
+    own_name = root.name in source.folders or "/".join(root.parts[-2:]) in source.folders
+    for folder in (*(root / name for name in source.folders), root):
+        for form in source.forms:
+            if folder == root and not (own_name or form.telling):
+                continue
+            missing = _missing(form, folder)
+            if not missing:
+                return (form, folder), ""
+            if len(missing) < len(form.files):
+                lacking = f"{folder} lacks {', '.join(missing)}"
+    return None, lacking
+
+
+def _missing(form: Form, folder: Path) -> list[str]:
+    return [name for name in form.files if not existing(folder, name).is_file()]
+
+
+def _digits() -> Arrays:
+    """The 1,797 digits of 8x8 pixels that come with scikit-learn, values 0 .. 16 brought to 0 .. 1."""
+    package = importlib.util.find_spec("sklearn")
+    path = Path((package and package.origin) or "").parent / "datasets/data/digits.csv.gz"
+    if path.is_file():  # to import all of scikit-learn takes a second, and a client starts anew for every message
+        table = np.loadtxt(path, delimiter=",")
+    else:
+        content = need("sklearn.datasets", "data").load_digits()
+        table = np.column_stack([content.data, content.target])
+    return hold_out((table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32), table[:, -1].astype(np.int64))
+
+
+def _npz(path: Path) -> Arrays:
+    if not path.is_file():
+        raise UserError(f"no file {path}", "data.name takes the path of a .npz file as seen from the current directory")
+    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+        arrays = {name: content[name] for name in content.files}
+    for names in (("x", "y"), ("x_train", "y_train", "x_test", "y_test")):
+        if set(names) <= set(arrays):
+            return _four(str(path), [arrays[name] for name in names])
+    raise UserError(
+        f"{path} must hold arrays x, y or x_train, y_train, x_test, y_test, got {', '.join(arrays) or 'none'}"
+    )
+
+
+def _function(name: str) -> Arrays:
+    module, _, function = name.partition(":")
+    try:
+        make = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise UserError(f"{name}: {error}", "install the package or put its directory on PYTHONPATH") from error
+    if not callable(make):
+        raise UserError(f"{name}: module {module} has no function {function!r}")
+    result = make()
+    if not isinstance(result, tuple | list):
+        raise UserError(f"{name} must return two or four arrays, got {type(result).__name__}")
+    return _four(name, result)
+
+
+def _four(name: str, arrays: Sequence[object]) -> Arrays:
+    """Two arrays are split, four are taken as they are."""
+    values = [np.asarray(array) for array in arrays]
+    if len(values) == 2:
+        return hold_out(values[0], values[1])
+    if len(values) != 4:
+        raise UserError(f"{name} must give two or four arrays (x, y or train and test), got {len(values)}")
+    return values[0], values[1], values[2], values[3]

@@ -1,0 +1,1 @@
+"""The contract of a method, and the rounds it takes part in."""

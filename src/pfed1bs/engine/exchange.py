@@ -1,0 +1,232 @@
+"""Who is told what, and what it costs: the same for the simulator and for real networks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from pfed1bs.engine.contract import Algorithm, Cohort, State, replicates
+from pfed1bs.wire.codecs import Differences, Floats, Signs
+from pfed1bs.wire.messages import HEADER, Codec, Kind, Layout, Message, decode, encode
+
+SEED_BYTES = 8  # the 64-bit seed that every client is given once
+
+
+@dataclass(frozen=True)
+class News:
+    """One encoded message on its way from the server."""
+
+    kind: Kind
+    round: int
+    data: bytes
+    replaces: bytes = b""  # of a snapshot: the broadcast it stands for, which later clients may still need
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one round, headers included; `down` counts a broadcast once for every receiver, as the paper does."""
+
+    up: int
+    down: int
+    broadcast: int = 0  # the downlink if every different message is sent once, to all who need it
+    catch_up: int = 0  # part of `down`: what clients had missed
+    side: int = 0  # part of `up` and `down`: headers and single numbers
+    once: int = 0  # in neither of them: the seed, for clients that join
+
+    @property
+    def total(self) -> int:
+        """Everything, as unicast."""
+        return self.up + self.down + self.once
+
+
+def snapshot_layout(algorithm: Algorithm) -> Layout:
+    """Fields of a snapshot; empty if the method has none."""
+    if type(algorithm).snapshot is Algorithm.snapshot:
+        return {}
+    return _snapshot_layout(algorithm)  # type: ignore[arg-type]  # methods are frozen dataclasses, so they can be hashed
+
+
+@lru_cache(maxsize=8)
+def _snapshot_layout(algorithm: Algorithm) -> Layout:
+    message = algorithm.snapshot(algorithm.init(1)[0]) or {}
+    return {name: Floats(tuple(value.shape)) for name, value in message.items()}
+
+
+def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], cohort: Cohort) -> list[list[News]]:
+    """What each client of the round has to be sent: the broadcast, and before it what it has missed.
+
+    A method whose broadcasts build on each other may send its snapshot instead of all of them, if that is shorter. One
+    that says what is `known` sends the difference to those who heard the last broadcast, and the whole to the others.
+    """
+    if not algorithm.down:
+        return [[] for _ in cohort.ids]
+    current = _broadcasts(algorithm, server, cohort, {})
+    if not replicates(algorithm):
+        known = algorithm.known(server, "down", cohort.round)
+        difference = _broadcasts(algorithm, server, cohort, known) if known else current
+        forms = [difference if seen == cohort.round - 1 else current for seen in cohort.seen.tolist()]
+        return [[form[i % len(form)]] for i, form in enumerate(forms)]
+    assert len(current) == 1, "a replica is built from broadcasts that are the same for all"
+    snapshot = algorithm.snapshot(server) if cohort.round else None
+    short = None
+    if snapshot is not None:
+        data = encode(snapshot_layout(algorithm), snapshot, kind="snapshot", round=cohort.round)
+        short = News("snapshot", cohort.round, data, replaces=current[0].data)
+    news = []
+    for seen in cohort.seen.tolist():
+        missed = range(seen + 1, cohort.round)
+        full = [News("down", r, history[r]) for r in missed if r in history] + current
+        complete = len(full) == len(missed) + 1
+        if short is not None and (not complete or len(short.data) < sum(len(item.data) for item in full)):
+            full = [short]
+        assert complete or short is not None, "history was cut although there is no snapshot"
+        news.append(full)
+    return news
+
+
+def _broadcasts(algorithm: Algorithm, server: State, cohort: Cohort, known: Message) -> list[News]:
+    """The encoded broadcast: one for all, or one for each client if a field has a leading client axis."""
+    message = algorithm.broadcast(server, cohort)
+    own = [name for name, field in message.items() if field.dim() > len(algorithm.down[name].shape)]
+    parts = [
+        {name: field[i] if name in own else field for name, field in message.items()}
+        for i in range(len(cohort.ids) if own else 1)
+    ]
+    encoded = (encode(algorithm.down, part, kind="down", round=cohort.round, known=known) for part in parts)
+    return [News("down", cohort.round, data) for data in encoded]
+
+
+def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> tuple[State, Message]:
+    """Client states after their news, and the broadcast of the round, with a leading axis where it differs.
+
+    One client alone cannot tell and hears its own fields without that axis, as if they were common to all. Methods
+    that keep a replica find everything in it and get an empty broadcast.
+    """
+    device = next(iter(clients.values())).device
+    if not replicates(algorithm):
+        messages = _decoded(algorithm, clients, news)
+        if not messages or not messages[0]:
+            return clients, {}
+        if len(messages) == 1:
+            return clients, moved(messages[0], device)
+        return clients, {name: torch.stack([one[name] for one in messages]).to(device) for name in messages[0]}
+    for item in sorted({item for items in news for item in items}, key=lambda item: item.round):
+        layout = algorithm.down if item.kind == "down" else snapshot_layout(algorithm)
+        message = decode(layout, item.data, kind=item.kind, round=item.round)
+        if message:
+            at = torch.tensor([i for i, items in enumerate(news) if item in items], device=device)
+            clients = replaced(clients, at, algorithm.absorb(rows(clients, at), moved(message, device), item.round))
+    return clients, {}
+
+
+def _decoded(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> list[Message]:
+    """The different broadcasts of a round; the two forms of one broadcast are the same."""
+    different = {id(item): (item, client) for client, items in enumerate(news) for item in items}
+    messages, known = list[Message](), Message()
+    for item, client in different.values():
+        known = algorithm.known(clients, "down", item.round)
+        own = {name: field[client] for name, field in known.items()}
+        messages.append(decode(algorithm.down, item.data, kind="down", round=item.round, known=own))
+    if known and all(torch.equal(one[name], messages[0][name]) for one in messages for name in one):
+        return messages[:1]
+    return messages
+
+
+def say(algorithm: Algorithm, message: Message, cohort: Cohort, known: Message | None = None) -> list[bytes]:
+    """The encoded messages of a cohort, in its order; none for a method that sends nothing."""
+    if not algorithm.up:
+        return []
+    fields = {name: _ready(algorithm.up[name], field) for name, field in message.items()}
+    sent = []
+    for i, size in enumerate(cohort.sizes.tolist()):
+        own = {name: field[i] for name, field in fields.items()}
+        held = {name: field[i] for name, field in (known or {}).items()}
+        sent.append(encode(algorithm.up, own, kind="up", round=cohort.round, samples=size, known=held))
+    return sent
+
+
+def _ready(codec: Codec, field: Tensor) -> Tensor:
+    """A field of all clients on the CPU, signs packed at once before they move."""
+    return (codec.pack(field) if isinstance(codec, Signs | Differences) and field.dtype != torch.uint8 else field).cpu()
+
+
+def listen(
+    algorithm: Algorithm, messages: Iterable[bytes | Message], cohort: Cohort, known: Message | None = None
+) -> Iterable[Message]:
+    """The messages of a cohort, one by one, decoded unless they are already, signs still packed."""
+    for data, size in zip(messages, cohort.sizes.tolist(), strict=True):
+        if isinstance(data, bytes):
+            yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
+        else:  # a copy: what is heard may be written over, and heard again
+            yield {name: field.clone() for name, field in data.items()}
+
+
+def watched(algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State]) -> Iterable[Message]:
+    """The messages as they come; what `diagnose` takes from each is added to `found`."""
+    for message in messages:
+        found.append(algorithm.diagnose(server, message))
+        yield message
+
+
+def remember(
+    algorithm: Algorithm, history: Mapping[int, bytes], news: list[list[News]], seen: Tensor
+) -> dict[int, bytes]:
+    """The broadcasts that somebody may still have to catch up on, no more of them than a snapshot is long."""
+    if not replicates(algorithm):
+        return {}
+    fresh = {item.round: item.replaces or item.data for items in news for item in items}
+    history = {r: data for r, data in sorted({**history, **fresh}.items()) if r > int(seen.min())}
+    layout = snapshot_layout(algorithm)
+    if layout:
+        limit = sum(codec.size or 0 for codec in layout.values())
+        while history and sum(map(len, history.values())) > limit:
+            history.pop(min(history))
+    return history
+
+
+def traffic(algorithm: Algorithm, news: list[list[News]], uplinks: list[bytes], cohort: Cohort) -> Traffic:
+    """What a round has cost."""
+    sent = [item for items in news for item in items]
+    layouts = {"down": algorithm.down, "up": algorithm.up, "snapshot": snapshot_layout(algorithm)}
+    scalars = {
+        kind: sum(codec.size or 0 for codec in layout.values() if codec.shape == ()) for kind, layout in layouts.items()
+    }
+    messages = [(item.kind, item.data) for item in sent] + [("up", data) for data in uplinks]
+    return Traffic(
+        up=sum(map(len, uplinks)),
+        down=sum(len(item.data) for item in sent),
+        broadcast=sum(len(data) for data in {id(item.data): item.data for item in sent}.values()),
+        catch_up=sum(len(item.data) for item in sent if item.kind == "snapshot" or item.round < cohort.round),
+        side=sum(HEADER.size + (scalars[kind] if len(data) > HEADER.size else 0) for kind, data in messages),
+        once=SEED_BYTES * int((cohort.seen < 0).sum()) if algorithm.up else 0,
+    )
+
+
+def pieces(count: int, size: int | None) -> list[Tensor]:
+    """The numbers below `count` in pieces of at most `size`; None: in one piece."""
+    step = size or max(1, count)
+    return [torch.arange(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def moved(state: State, device: torch.device) -> State:
+    """The same tensors on a device."""
+    return {name: value.to(device) for name, value in state.items()}
+
+
+def rows(state: State, at: Tensor) -> State:
+    """Some clients' rows of a state; the state itself if that is all of them in order."""
+    if all(len(value) == len(at) for value in state.values()):
+        return state
+    first, last = int(at[0]), int(at[-1])
+    if last - first + 1 == len(at):  # ids ascend, so these are neighbours and need not be copied
+        return {name: value[first : last + 1] for name, value in state.items()}
+    return {name: value[at] for name, value in state.items()}
+
+
+def replaced(state: State, at: Tensor, part: State) -> State:
+    """The state with some clients' rows replaced."""
+    if all(len(value) == len(at) for value in state.values()):
+        return part
+    return {name: value.index_copy(0, at.to(value.device), part[name]) for name, value in state.items()}

@@ -1,0 +1,101 @@
+"""The local work of a method as one recorded graph, for methods whose work is the same in every round."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn, cast
+
+from torch import Tensor
+
+from pfed1bs.core.graphs import Graphs
+from pfed1bs.data.batches import ClientBatches
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State
+from pfed1bs.wire.messages import Message
+
+Asked = list[tuple[str, int]]  # names and numbers of batches
+
+
+class Recorder:
+    """Calls `local`; on a GPU the second call of its kind is recorded and later ones are replayed.
+
+    Methods are pure, so tensors aside their work can depend only on the cohort. While it is recorded it is shown a
+    cohort that knows its size and nothing else: a method that asks for the round, a client's number or a random draw
+    is not recorded, nor is one that waits for the device. It runs as it is, step by step.
+    """
+
+    def __init__(self) -> None:
+        self._graphs = Graphs()
+        self._asked: dict[bool, Asked] = {}  # by whether anything was received
+
+    def __call__(
+        self, algorithm: Algorithm, clients: State, received: Message, cohort: Cohort, batches: Batches
+    ) -> tuple[State, Message]:
+        """algorithm.local(clients, received, cohort, batches)."""
+        if not clients["w"].is_cuda or not isinstance(batches, ClientBatches):
+            return algorithm.local(clients, received, cohort, batches)
+        kind = bool(received)
+        if kind in self._asked:
+            drawn = _drawn(batches, self._asked[kind])
+            given = {**_named("clients/", clients), **_named("received/", received), **drawn}
+
+            def work(own: State) -> State:
+                mine, heard = _unnamed("clients/", own), _unnamed("received/", own)
+                sized = cast(Cohort, _Sized(len(cohort.ids)))
+                state, said = algorithm.local(mine, heard, sized, _replayed(batches, own))
+                return {**_named("state/", state), **_named("said/", said)}
+
+            key = (batches.inputs.data_ptr(), batches.labels.data_ptr(), batches.steps)
+            found = self._graphs(key, work, given)
+            if found is not None:
+                return _unnamed("state/", found), _unnamed("said/", found)
+        asked: Asked = []
+        done = algorithm.local(clients, received, cohort, _listening(batches, asked))
+        self._asked[kind] = asked
+        return done
+
+
+class _Sized:
+    """A cohort of which only the number of clients is known."""
+
+    def __init__(self, clients: int) -> None:
+        self.ids = range(clients)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(f"the cohort's {name} is another one in every round")
+
+
+def _listening(batches: ClientBatches, asked: Asked) -> ClientBatches:
+    """The same batches, taking down which are asked for."""
+
+    def rows(name: str, count: int) -> Tensor:
+        asked.append((name, count))
+        return batches.rows(name, count)
+
+    return replace(batches, rows=rows)
+
+
+def _drawn(batches: ClientBatches, asked: Asked) -> State:
+    """The rows of these batches, and which of their images are mirrored, on the device of the inputs."""
+    kinds = {"rows": batches.rows, "mirrored": batches.mirrored}
+    return {
+        f"{kind}/{name}/{count}": draw(name, count).to(batches.inputs.device)
+        for kind, draw in kinds.items()
+        if draw is not None
+        for name, count in dict.fromkeys(asked)
+    }
+
+
+def _replayed(batches: ClientBatches, own: State) -> ClientBatches:
+    """Batches whose rows lie in the memory of the graph."""
+
+    def read(kind: str) -> Callable[[str, int], Tensor]:
+        return lambda name, count: own[f"{kind}/{name}/{count}"]
+
+    return replace(batches, rows=read("rows"), mirrored=None if batches.mirrored is None else read("mirrored"))
+
+
+def _named(prefix: str, state: State) -> State:
+    return {prefix + name: value for name, value in state.items()}
+
+
+def _unnamed(prefix: str, state: State) -> State:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -1,0 +1,1 @@
+"""Models on flat weights, stacked over clients."""

@@ -1,0 +1,136 @@
+"""A module as a function of its parameters and buffers, stacked over clients."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from threading import Lock, get_ident
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from pfed1bs.core.errors import UserError
+from pfed1bs.nn.stacked import Backward, Pass, Places, Plan, leaf
+from pfed1bs.nn.tracing import CONVOLUTIONS, plan
+
+WAY_OUT = (
+    "write it without branches on values (torch.where) and in-place updates of plain tensors, "
+    "or run its clients one after the other with Task(module, stacked=False)"
+)
+GLOBAL_RANDOM = Lock()  # who borrows the global random state for a moment holds it
+
+
+class Network:
+    """Outputs and features of every client's module; safe to use from several threads.
+
+    All clients at once through the plan of known layers or else vmap, or with `stacked=False` one after the other.
+    None chooses the faster: one after the other for convolutions on the CPU, where batched ones are twice as slow.
+    """
+
+    def __init__(self, module: nn.Module, names: Iterable[str], head: str | None, stacked: bool | None) -> None:
+        self._module = module
+        self._head = head
+        self._stacked = stacked
+        self._convolves = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
+        names = set(names)
+        self._plans = {mode: plan(copy.deepcopy(module).train(mode), names, head) for mode in (True, False)}
+        self._copies: dict[tuple[int, bool], _Copy] = {}
+
+    def __call__(
+        self, values: Mapping[str, Tensor], x: Tensor, training: bool, places: Places | None = None
+    ) -> tuple[Tensor, Pass, Backward]:
+        """Outputs (K, B, ...) for stacked values by name, the pass that made them, and the way back to its places."""
+        mine, steps = self._copy(training), self._plans[training]
+        now = Pass(mine.module, len(x), values, places)
+        one_by_one = self._convolves and x.device.type == "cpu" if self._stacked is None else not self._stacked
+        if steps is not None and not one_by_one:
+            return self._planned(steps, now, x)
+        before = _global_random(x.device) if steps is None else []  # known layers draw nothing
+        leaves = {name: leaf(values[name]) for name in places.out} if places else {}
+        compute = self._one_by_one if one_by_one else self._all_at_once
+        with torch.set_grad_enabled(places is not None):
+            outputs, features = compute(mine, {**values, **leaves}, x)
+        self._check(before, x.device)
+        now.features = features.detach()
+        return outputs.detach(), now, lambda error: _back(now, leaves, (outputs, features), error)
+
+    @staticmethod
+    @torch.no_grad()
+    def _planned(steps: Plan, now: Pass, x: Tensor) -> tuple[Tensor, Pass, Backward]:
+        outputs, back = steps(now, x)
+        return outputs, now, back
+
+    def _all_at_once(self, mine: "_Copy", values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            outputs, features = vmap(mine, randomness="different")(dict(values), x)  # draws are found afterwards
+        except RuntimeError as error:
+            if "vmap" not in str(error) and "Batching rule" not in str(error):
+                raise
+            name = type(self._module).__name__
+            raise UserError(f"{name} cannot be computed for all clients at once ({error})", WAY_OUT) from error
+        return outputs, features
+
+    def _one_by_one(self, mine: "_Copy", values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        # On the CPU convolutions take half as long again when the channels do not come last.
+        layout = torch.channels_last if self._convolves and x.dim() == 5 else torch.contiguous_format
+        clients = [dict(zip(values, row, strict=True)) for row in zip(*map(torch.unbind, values.values()), strict=True)]
+        rows = [mine(own, row.contiguous(memory_format=layout)) for own, row in zip(clients, x, strict=True)]
+        return torch.stack([outputs for outputs, _ in rows]), torch.stack([features for _, features in rows])
+
+    def _check(self, before: list[Tensor], device: torch.device) -> None:
+        """Refuse a module that has drawn from the global random state, which is put back."""
+        after = _global_random(device) if before else []
+        if all(map(torch.equal, before, after)):
+            return
+        torch.set_rng_state(before[0])
+        if len(before) > 1:
+            torch.cuda.set_rng_state(before[1], device)
+        raise UserError(
+            f"{type(self._module).__name__} draws from the global random state, so that two equal runs would differ",
+            "take dropout and other random draws out of its forward",
+        )
+
+    def _copy(self, training: bool) -> "_Copy":
+        """The module of this thread in this mode: values are swapped in and out of it."""
+        key = (get_ident(), training)
+        if key not in self._copies:
+            shared = {id(value): value for value in (*self._module.parameters(), *self._module.buffers())}
+            module = copy.deepcopy(self._module, shared).train(training)
+            self._copies[key] = _Copy(module, self._head)
+        return self._copies[key]
+
+
+def _global_random(device: torch.device) -> list[Tensor]:
+    """The states that random functions draw from on the CPU and on this device."""
+    with GLOBAL_RANDOM:
+        own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+        return [torch.get_rng_state(), *own]
+
+
+class _Copy:
+    """A module whose own values stay aside, called with those of one client."""
+
+    def __init__(self, module: nn.Module, head: str | None) -> None:
+        self.module = module
+        self._seen: list[Tensor] = []
+        if head is not None:
+            module.get_submodule(head).register_forward_pre_hook(self._see)
+
+    def __call__(self, values: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and what the head saw; without a head the outputs twice."""
+        self._seen.clear()
+        outputs: Tensor = functional_call(self.module, dict(values), (x,))
+        return outputs, self._seen.pop() if self._seen else outputs
+
+    def _see(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._seen.append(inputs[0])
+
+
+def _back(now: Pass, leaves: Mapping[str, Tensor], values: tuple[Tensor, Tensor], error: Tensor) -> None:
+    """Bring the gradients of outputs and features to their places by autograd."""
+    assert now.places is not None
+    outputs, errors = [values[0]], [error]
+    if now.to_features is not None and values[1].requires_grad:
+        outputs, errors = [*values], [error, now.to_features]
+    gradients = torch.autograd.grad(outputs, list(leaves.values()), errors, allow_unused=True)
+    for name, gradient in zip(leaves, gradients, strict=True):
+        now.places.add(name, gradient)

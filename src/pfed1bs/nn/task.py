@@ -1,0 +1,230 @@
+"""A model and its loss on flat weights, stacked over clients."""
+
+import copy
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.graphs import Graphs
+from pfed1bs.core.rng import stream
+from pfed1bs.nn.network import GLOBAL_RANDOM, Network
+from pfed1bs.nn.stacked import Pass, Places
+
+State = dict[str, Tensor]
+Penalty = Callable[[Tensor, Tensor], Tensor]  # features (K, B, d) and labels (K, B) -> extra loss (K,)
+
+BUFFER = "buffer/"  # what the keys of a client's buffers begin with
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One parameter tensor inside the flat weights."""
+
+    name: str
+    slice: slice
+    shape: tuple[int, ...]
+    kind: Literal["weight", "bias", "norm"]  # norm: scale and shift of a normalisation layer
+    head: bool  # belongs to the last linear layer
+
+
+class Task:
+    """Mean cross-entropy of a module as a function of flat weights, batched over clients.
+
+    Weights w are rows (K, n) in `named_parameters()` order, frozen parameters left out; inputs x (K, B, ...), labels
+    y (K, B). Buffers (BatchNorm statistics) and frozen parameters travel beside w as a State with keys "buffer/name",
+    one row per client. Several threads may use one Task.
+
+    `stacked` says whether clients are computed all at once or one after the other (for modules with branches on
+    values); None takes the faster way. A module of unknown parts that is computed all at once may give a client other
+    last bits than alone. `bn` says whether methods that average weights average statistics too.
+    """
+
+    def __init__(self, module: nn.Module, stacked: bool | None = None, bn: Literal["local", "avg"] = "local") -> None:
+        layers = dict(module.named_modules())
+        drops = [name for name, layer in layers.items() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+        if drops:
+            raise UserError(
+                f"dropout draws from the global random state, which training must not touch, got layers {drops}",
+                "replace them by torch.nn.Identity()",
+            )
+        self.bn = bn
+        self._module = copy.deepcopy(module)
+        self._head = next((name for name in reversed(layers) if isinstance(layers[name], nn.Linear)), None)
+        self.parts = _parts(self._module, self._head)
+        if not self.parts:
+            raise UserError(
+                f"a model needs trainable parameters, {type(module).__name__} has none", "set requires_grad"
+            )
+        self.n = self.parts[-1].slice.stop
+        self._lengths = [math.prod(part.shape) for part in self.parts]
+        trained = {part.name for part in self.parts}
+        frozen = {name: value.detach() for name, value in self._module.named_parameters() if name not in trained}
+        self._buffers: State = {**frozen, **dict(self._module.named_buffers())}
+        self._network = Network(self._module, [*trained, *self._buffers], self._head, stacked)
+        self._graphs = Graphs()  # steps on a GPU
+
+    def init(self, seed: int) -> Tensor:
+        """First weights (n,) drawn from stream(seed, "init") by every layer's own `reset_parameters`.
+
+        Children come first, so a module that defines `reset_parameters` has the last word on its layers. Parameters
+        that no layer resets keep the values they were built with. The global random state stays as it was.
+        """
+        module = copy.deepcopy(self._module)
+        with GLOBAL_RANDOM, torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(stream(seed, "init").initial_seed())
+            module.apply(_reset)
+        values = dict(module.named_parameters())
+        return torch.cat([values[part.name].detach().flatten() for part in self.parts])
+
+    def buffers(self, clients: int) -> State:
+        """The buffers every client begins with, (clients, ...) each; empty for a model that has none."""
+        return {BUFFER + name: value.expand(clients, *value.shape).clone() for name, value in self._buffers.items()}
+
+    def gradient(
+        self,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        buffers: State,
+        penalty: Penalty | None = None,
+        out: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, State]:
+        """Gradients (K, n), losses (K,) and the buffers after one batch per client, in training mode.
+
+        `penalty` maps the features (K, B, d) and labels (K, B) to one extra loss per client (K,). The gradients are
+        written to `out`; None makes new ones.
+        """
+        given, room = {"w": w.data, "x": x, "y": y, **buffers}, {} if out is None else {"grad": out}
+        found = self._graphs("gradient", self._gradient, given, room) if penalty is None else None
+        found = self._gradient(given, penalty, **room) if found is None else found
+        return found["grad"], found["loss"], {name: found[name] for name in buffers}
+
+    def descend(
+        self,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        buffers: State,
+        lr: float,
+        mu: float = 0.0,
+        out: Tensor | None = None,
+        moving: Collection[str] | None = None,
+    ) -> tuple[Tensor, Tensor, State]:
+        """Weights w - lr * (gradient(w) + mu * w), losses (K,) and buffers, without a detour of the gradient.
+
+        The weights are written to `out`, which may be w itself; None makes new ones. Only the parameters `moving` move,
+        and only their gradients are computed; None: all.
+        """
+        names = None if moving is None else tuple(moving)
+        given, room = {"w": w.data, "x": x, "y": y, **buffers}, {} if out is None else {"w": out}
+        found = self._graphs((lr, mu, names), lambda own: self._descend(own, lr, mu, names), given, room)
+        if found is None:
+            out = w.clone() if out is None else out if out is w else out.copy_(w)
+            found = self._descend({**given, "w": out.data}, lr, mu, names) | {"w": out}
+        return found["w"], found["loss"], {name: found[name] for name in buffers}
+
+    def _gradient(self, given: State, penalty: Penalty | None = None, grad: Tensor | None = None) -> State:
+        """The work of `gradient` on named tensors."""
+        w, x, y, buffers = _parted(given)
+        grad = torch.empty(w.shape, dtype=w.dtype, device=w.device) if grad is None else grad
+        loss, after = self._differentiate(self._views(w), x, y, buffers, Places(self._views(grad), keep=0), penalty)
+        return {"grad": grad, "loss": loss, **after}
+
+    def _descend(self, given: State, lr: float, mu: float, moving: Collection[str] | None) -> State:
+        """The work of `descend` on named tensors; the weights are written over."""
+        w, x, y, buffers = _parted(given)
+        weights = self._views(w)
+        free = weights if moving is None else {name: weights[name] for name in moving}
+        loss, after = self._differentiate(weights, x, y, buffers, Places(free, 1 - lr * mu, -lr), None)
+        return {"w": w, "loss": loss, **after}
+
+    def _differentiate(
+        self, weights: State, x: Tensor, y: Tensor, buffers: State, places: Places, penalty: Penalty | None
+    ) -> tuple[Tensor, State]:
+        """Put the gradients in their places, which may be the weights' own; losses (K,) and new buffers."""
+        own = {name: value.clone() for name, value in buffers.items()}  # BatchNorm writes its statistics in place
+        logits, now, back = self._network(self._values(weights, own), x, training=True, places=places)
+        loss, error = _cross_entropy(logits, y)
+        if penalty is not None:
+            features = self._seen(now).detach().requires_grad_()
+            with torch.enable_grad():
+                extra = penalty(features, y)
+            loss = loss + extra.detach()
+            if extra.requires_grad:
+                [now.to_features] = torch.autograd.grad(extra.sum(), features)
+        with torch.no_grad():
+            back(error)
+        for name in places.out.keys() - places.done:
+            places.add(name, None)
+        return loss, own
+
+    @torch.no_grad()
+    def logits(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
+        """Logits (K, B, classes) in evaluation mode: BatchNorm uses each client's own running statistics."""
+        return self._network(self._values(self._views(w), buffers), x, training=False)[0]
+
+    @torch.no_grad()
+    def features(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
+        """What the last linear layer sees, (K, B, d), in evaluation mode."""
+        return self._seen(self._network(self._values(self._views(w), buffers), x, training=False)[1])
+
+    def _views(self, w: Tensor) -> dict[str, Tensor]:
+        pieces = torch.split(w, self._lengths, 1)
+        return {part.name: piece.view(-1, *part.shape) for part, piece in zip(self.parts, pieces, strict=True)}
+
+    def _values(self, weights: State, buffers: State) -> State:
+        if {BUFFER + name for name in self._buffers} != set(buffers):
+            raise UserError(
+                f"this model's buffers are {sorted(self._buffers)}, got the keys {sorted(buffers)}",
+                f'begin with task.buffers(clients) and pass on the keys that begin with "{BUFFER}"',
+            )
+        return weights | {name.removeprefix(BUFFER): value for name, value in buffers.items()}
+
+    def _seen(self, done: Pass) -> Tensor:
+        if self._head is None or done.features is None:
+            raise UserError(
+                f"features are the input of the last torch.nn.Linear, and {type(self._module).__name__} has none",
+                "end the model in one, or choose a method that needs no features",
+            )
+        return done.features
+
+
+def _parted(given: State) -> tuple[Tensor, Tensor, Tensor, State]:
+    """Weights, inputs, labels, and the buffers that are left."""
+    buffers = {name: value for name, value in given.items() if name not in ("w", "x", "y")}
+    return given["w"], given["x"], given["y"], buffers
+
+
+def _parts(module: nn.Module, head: str | None) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    start = 0
+    for name, value in module.named_parameters():
+        if not value.requires_grad:
+            continue
+        owner = name.rpartition(".")[0]
+        norm = isinstance(module.get_submodule(owner), NORMS)
+        kind: Literal["weight", "bias", "norm"] = "norm" if norm else "weight" if value.dim() > 1 else "bias"
+        stop = start + math.prod(value.shape)
+        parts.append(Part(name, slice(start, stop), tuple(value.shape), kind, owner == head))
+        start = stop
+    return tuple(parts)
+
+
+def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy of every client (K,) and its gradient (K, B, C): softmax minus one-hot, over B."""
+    at = y.unsqueeze(1)
+    log = logits.mT.log_softmax(1)  # (K, C, B): five times as fast as over the last axis, which is short
+    loss = log.gather(1, at).mean((1, 2)).neg_()
+    return loss, log.exp_().scatter_(1, at, -1.0, reduce="add").div_(y.shape[1]).mT
+
+
+def _reset(module: nn.Module) -> None:
+    reset = getattr(module, "reset_parameters", None)
+    if callable(reset):
+        reset()

@@ -1,0 +1,115 @@
+"""Which steps a module consists of, found by tracing it."""
+
+import operator
+from collections.abc import Iterable
+
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from pfed1bs.nn.stacked import Nodes, Plan, Step, linear, measured, plain, relu, reshaped, weighted
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+WEIGHTED_LAYERS = (*CONVOLUTIONS, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.PReLU)
+PLAIN_LAYERS = (
+    *(nn.Identity, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
+)
+PLAIN_FUNCTIONS = (
+    *(F.gelu, F.silu, F.elu, F.leaky_relu, F.softplus, torch.tanh, torch.sigmoid, "tanh", "sigmoid"),
+    *(F.max_pool1d, F.max_pool2d, F.avg_pool1d, F.avg_pool2d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d),
+    *(operator.add, operator.sub, operator.mul, torch.add, torch.sub, torch.mul),
+)
+
+
+def plan(module: nn.Module, names: Iterable[str], head: str | None) -> Plan | None:
+    """How to compute the module for all clients in its present mode; None where a part of it is not known.
+
+    `names` are the parameters and buffers that a Pass will hold; the input of the layer `head` is kept as features.
+    Tracing changes how all modules are called while it lasts: no other thread may compute meanwhile.
+    """
+    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+        return None
+    try:
+        graph = fx.Tracer().trace(module)
+    except (fx.proxy.TraceError, TypeError, AttributeError, RuntimeError, ValueError):
+        return None  # symbolic inputs do not suit every module; vmap says what is wrong if it cannot stack it either
+    return _Planner(module, set(names), head, graph).plan()
+
+
+class _Planner:
+    """Finds the step of every node, or that it is not known to treat samples one by one."""
+
+    def __init__(self, module: nn.Module, names: set[str], head: str | None, graph: fx.Graph) -> None:
+        self.module, self.names, self.head, self.graph = module, names, head, graph
+        self.calls = [node.target for node in graph.nodes if node.op == "call_module"]
+        self.sizes: set[fx.Node] = set()  # integers for reshaping
+        self.live: set[fx.Node] = set()  # what depends on weights
+
+    def plan(self) -> Plan | None:
+        """All steps, or None where one is not known."""
+        first, *nodes, last = self.graph.nodes
+        steps: list[tuple[fx.Node, Step, Nodes]] = []
+        for node in nodes:
+            sources = [source for source in node.all_input_nodes if source in self.live]
+            step = self.layer(node, sources) if node.op == "call_module" else self.function(node, sources)
+            if step is None:
+                return None
+            if sources and node not in self.sizes:
+                self.live.add(node)
+            steps.append((node, step, sources))
+        return Plan(first, steps, last.args[0]) if last.args[0] in self.live else None
+
+    def layer(self, node: fx.Node, sources: Nodes) -> Step | None:
+        """The step of a known layer; None for others, and for weights that go by another name (tied ones)."""
+        layer, kind = self.module.get_submodule(str(node.target)), self.kind(node)
+        own = [key for key, _ in (*layer.named_parameters(), *layer.named_buffers())]
+        known = self.names.issuperset(f"{node.target}.{key}" for key in own)
+        if not known or len(node.args) != 1 or node.kwargs or self.overwrites(node, layer):
+            return None
+        if kind in (nn.Linear, *WEIGHTED_LAYERS):
+            self.live.add(node)
+        if kind is nn.Linear:
+            return linear(node, sources, node.target == self.head, self.calls.count(node.target) == 1)
+        if kind in WEIGHTED_LAYERS:
+            return weighted(node, sources, own)
+        if kind is nn.ReLU:
+            return relu(node, self.spare(node))
+        if kind is nn.Flatten and layer.start_dim == 1:
+            return reshaped(node)
+        return plain(node, sources) if kind in PLAIN_LAYERS else None
+
+    def function(self, node: fx.Node, sources: Nodes) -> Step | None:
+        """The step of a known function or method."""
+        target, args = node.target, node.args
+        sized = [source in self.sizes for source in node.all_input_nodes]
+        if node.op not in ("call_function", "call_method") or self.overwrites(node, None):
+            return None
+        if target in (F.relu, torch.relu, "relu"):
+            return relu(node, self.spare(node))
+        if target in PLAIN_FUNCTIONS:
+            return None if any(sized) else plain(node, sources)
+        if target in (torch.flatten, "flatten"):
+            return reshaped(node) if 1 in (*args[1:2], node.kwargs.get("start_dim")) else None
+        if target in ("view", "reshape") and len(args) > 1 and not sized[0]:
+            lead = args[1][0] if isinstance(args[1], tuple | list) else args[1]
+            return reshaped(node) if lead == -1 or lead in self.sizes else None
+        if target == "size" or (target is getattr and args[1] == "shape") or (target is operator.getitem and sized[0]):
+            self.sizes.add(node)
+            return measured(node)
+        return None
+
+    def spare(self, node: fx.Node) -> bool:
+        """Whether the input of a step is memory of a linear layer that no other step sees."""
+        [source] = node.all_input_nodes
+        return source.op == "call_module" and self.kind(source) is nn.Linear and len(source.users) == 1
+
+    def kind(self, node: fx.Node) -> type[nn.Module]:
+        """The class of a layer."""
+        return type(self.module.get_submodule(str(node.target)))
+
+    def overwrites(self, node: fx.Node, layer: nn.Module | None) -> bool:
+        """Whether a step changes its input while others use it, or takes values in a way that steps do not."""
+        inplace = node.kwargs.get("inplace", getattr(layer, "inplace", False))
+        shared = any(len(source.users) > 1 for source in node.all_input_nodes)
+        return bool(inplace and shared) or any(isinstance(value, fx.Node) for value in node.kwargs.values())

@@ -1,0 +1,1 @@
+"""Runs on disk: configuration, folder, checkpoints, the loop that records rounds."""

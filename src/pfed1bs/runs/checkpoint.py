@@ -1,0 +1,127 @@
+"""A run on disk: one safetensors file, written under a temporary name, then renamed."""
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.extras import need
+from pfed1bs.engine.contract import State
+from pfed1bs.engine.rounds import Progress
+
+FORMAT = "2"  # 2: with a checksum
+ELSEWHERE = "restore it from a copy, or begin anew in another folder"
+
+
+def save(path: Path, progress: Progress, identity: str) -> None:
+    """Write the state atomically; `identity` says which configuration it belongs to."""
+    tensors = {
+        **{f"server/{name}": value for name, value in progress.server.items()},
+        **{f"clients/{name}": value for name, value in progress.clients.items()},
+        **{
+            f"history/{r}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for r, data in progress.history.items()
+        },
+        "seen": progress.seen,
+    }
+    write(path, tensors, {"round": str(progress.round), "identity": identity})
+
+
+def load(path: Path, identity: str) -> Progress:
+    """The state of a run of the same configuration, or a UserError that says what is wrong."""
+    tensors, metadata = read(path, identity)
+    if "seen" not in tensors or not metadata.get("round", "").isdecimal():
+        raise UserError(f"{path} is no checkpoint of a run", ELSEWHERE)
+
+    def part(prefix: str) -> dict[str, torch.Tensor]:
+        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+    history = {int(r): value.numpy().tobytes() for r, value in part("history/").items()}
+    return Progress(int(metadata["round"]), part("server/"), part("clients/"), tensors["seen"], history)
+
+
+def write(path: Path, tensors: State, metadata: dict[str, str]) -> None:
+    """Write a file of tensors atomically: whoever reads it finds the old one or the new one, whole."""
+    part = path.with_suffix(".part")
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    metadata = {"format": FORMAT, **metadata}
+    try:
+        _save(part, contiguous, {**metadata, "checksum": checksum(contiguous, metadata)})
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+        _settle(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _save(path: Path, tensors: State, metadata: dict[str, str]) -> None:
+    """Write a file; a disk that fails is an OSError, which the library's own error is not."""
+    try:
+        need("safetensors.torch", "cli").save_file(tensors, path, metadata)
+    except need("safetensors", "cli").SafetensorError as error:
+        full = shutil.disk_usage(path.parent).free < sum(value.nbytes for value in tensors.values())
+        reason = os.strerror(errno.ENOSPC) if full else str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, reason, str(path)) from error
+
+
+def checksum(tensors: State, metadata: Mapping[str, str]) -> str:
+    """CRC-32 of everything that a file holds, in hexadecimal digits."""
+    crc = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        crc = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), crc)
+        crc = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
+
+
+def _settle(folder: Path) -> None:
+    """Make a rename outlive a power cut, where the system lets a folder be opened."""
+    if hasattr(os, "O_DIRECTORY"):
+        number = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
+    """The tensors and the metadata of a file that belongs to this configuration."""
+    safetensors = need("safetensors", "cli")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged or cut off ({error})", ELSEWHERE) from error
+    if metadata.get("format") != FORMAT:
+        found = f"format {metadata['format']}" if "format" in metadata else "no format"
+        raise UserError(f"{path} has {found}, this version reads {FORMAT}", ELSEWHERE)
+    if checksum(tensors, {k: v for k, v in metadata.items() if k != "checksum"}) != metadata.get("checksum"):
+        raise UserError(f"{path} is damaged: its checksum is not that of its content", ELSEWHERE)
+    if "identity" not in metadata:
+        raise UserError(f"{path} does not say which configuration it belongs to", ELSEWHERE)
+    agree(path, metadata["identity"], identity)
+    return tensors, metadata
+
+
+def agree(path: Path, theirs: str, ours: str) -> None:
+    """Refuse a file of another configuration, naming the keys in which the two differ."""
+    old, new = (_flat(json.loads(identity)) for identity in (theirs, ours))
+    different = ", ".join(
+        f"{key} was {old.get(key, 'not set')}, now {new.get(key, 'not set')}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    )
+    if different:
+        raise UserError(f"{path} belongs to another configuration: {different}", "use that one, or another folder")
+
+
+def _flat(tables: Mapping[str, object]) -> dict[str, object]:
+    """The keys of tables as they are written in flags."""
+    inner = {f"{key}.{k}": v for key, value in tables.items() if isinstance(value, dict) for k, v in value.items()}
+    return {key: value for key, value in tables.items() if not isinstance(value, dict)} | inner

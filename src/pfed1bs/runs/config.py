@@ -1,0 +1,239 @@
+"""What a run is told: one definition for TOML keys, flags and keywords, checked strictly."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Literal
+
+from pfed1bs.algorithms import REGISTRY, algorithm_class
+from pfed1bs.core.errors import UserError as UserError
+from pfed1bs.core.errors import nearest
+from pfed1bs.core.options import MEDIANS, NOT_NEGATIVE, Key, Role, at_least, check, keys, option
+from pfed1bs.runs.flags import given as given_flags
+from pfed1bs.runs.flags import named, typed, unknown
+
+Options = dict[str, object]
+DATA = "digits, mnist, fmnist, cifar10, cifar100, svhn, a .npz file or package.module:function"
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The [data] table."""
+
+    name: str = option("digits", DATA)
+    partition: str = option("dirichlet:0.3", "labels:c, dirichlet:a or iid")
+    cap: int | None = option(None, "most training samples per client", at_least(1))
+    root: str | None = option(
+        None, "folder with the files; then PFED1BS_DATA, the user cache, download", role="machine"
+    )
+    split: Literal["pooled", "official"] = option("pooled", "pooled: 75/25 split at every client")
+    augment: bool = option(False, "random horizontal flips")
+    min_size: int = option(10, "least training samples per client", at_least(1))
+    validate: bool = option(False, "judge on a quarter of the training samples instead of the test samples, for tuning")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The [model] table."""
+
+    name: str = option("mlp", "mlp, vgg8, vgg16 or package.module:function")
+    bn: Literal["local", "avg"] = option("local", "BatchNorm statistics: kept at the client, or averaged and sent")
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """The [compare] table: what `pfed1bs compare` runs unless --algorithms and --seeds say otherwise."""
+
+    algorithms: list[str] = option(["pfed1bs", "local", "fedavg"], 'names, or "all"')
+    seeds: list[int] = option([0], "a run of every method for each of them")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run. `algorithm` holds the name and all options of the method, `options` those of others, by name."""
+
+    rounds: int = option(100, "T", at_least(1), role="length")
+    clients: int = option(20, "K", at_least(1))
+    sampled: int | None = option(None, "S, clients in a round; all if not given", at_least(1))
+    steps: int = option(10, "R, local steps in a round", at_least(1))
+    batch: int = option(64, "B, samples in a step", at_least(1))
+    seed: int = option(0, "of everything random", NOT_NEGATIVE, role="seed")
+    device: str = option("auto", "auto, cpu, cuda, cuda:1", role="machine")
+    threads: int | None = option(None, "CPU threads", at_least(1), role="machine")
+    chunk: int | None = option(None, "clients computed at once", at_least(1), role="simulator")
+    out: str | None = option(None, "run folder", role="machine")
+    evaluate_every: int = option(10, "rounds", at_least(1), role="machine")
+    checkpoint_every: int = option(10, "rounds; 0: only when interrupted", at_least(0), role="simulator")
+    max_weight: float | None = option(
+        None, "most samples that count for a client, in medians of its round; any if not given", MEDIANS
+    )
+    max_norm: float | None = option(
+        None, "longest field of real numbers a client may send, in medians of its round", MEDIANS
+    )
+    potential: bool = option(False, "log the potential Psi at evaluations (pfed1bs)", role="simulator")
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    compare: CompareConfig = option(CompareConfig(), role="others")
+    algorithm: Options = field(default_factory=lambda: {"name": "pfed1bs"})
+    options: dict[str, Options] = option({}, role="others")
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.algorithm["name"])
+
+    def with_method(self, name: str, seed: int, options: Options | None = None) -> "Config":
+        """The same run with another method, which takes over the optimiser's options but no others, and a seed."""
+        own = self.algorithm if name == self.method else _taken_over(self.algorithm, name)
+        chosen = {**_defaults(name), **own, **self.options.get(name, {}), **(options or {}), "name": name}
+        changed = replace(self, seed=seed, algorithm=chosen, options={})
+        check_config(changed)
+        return changed
+
+
+TABLES: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "compare": CompareConfig}
+FLAGS: dict[str, type] = {"": Config, "data.": DataConfig, "model.": ModelConfig}
+
+
+def known_keys(method: str) -> dict[str, Key]:
+    """Every key of a run of this method by its name as a flag."""
+    methods = {"algorithm.name": Key(str, method, ", ".join(REGISTRY))}
+    own = {f"algorithm.{name}": key for name, key in keys(algorithm_class(method)).items()}
+    return {prefix + name: key for prefix, cls in FLAGS.items() for name, key in keys(cls).items()} | methods | own
+
+
+def with_role(*roles: Role) -> tuple[str, ...]:
+    """The keys and tables of a configuration that have one of these roles, with their tables' names before them."""
+    found = [(prefix + item.name, item.metadata.get("role")) for prefix, cls in FLAGS.items() for item in fields(cls)]
+    return tuple(name for name, role in found if role in roles)
+
+
+def free() -> tuple[str, ...]:
+    """The keys in which a run may differ from its checkpoint."""
+    return with_role("length", "machine", "simulator", "others")
+
+
+def load(path: str | None, flags: Sequence[str] = (), compared: Sequence[str] | None = None) -> Config:
+    """The configuration of a recipe (none: the defaults) with flags on top.
+
+    --algorithm.X goes to the method of the run; in a comparison, to all methods `compared` that have X.
+    """
+    recipe = _read(path) if path else {}
+    own, options = recipe.pop("algorithm", {}), recipe.pop("options", {})
+    if not isinstance(own, dict) or not isinstance(options, dict):
+        raise UserError(f"{path}: algorithm and options must be tables", "write [algorithm] and name = ... below it")
+    first = str(own.pop("name", "pfed1bs"))
+    name = named(flags, first)
+    if compared is not None and name != first:
+        raise UserError("a comparison has no --algorithm.name", f"write --algorithms {name}")
+    own = _typed_options(first, own, "algorithm")
+    if name != first:
+        own = _taken_over(own, name)
+    options = {other: _typed_options(other, table, f"options.{other}") for other, table in options.items()}
+    methods = [name] if compared is None else compared
+    given = given_flags(flags, _flag_names(methods))
+    for method in methods:
+        flagged = _flagged(given, method)
+        if flagged or method == name:
+            options[method] = {**options.get(method, {}), **flagged}
+    if compared is None:
+        own |= options.pop(name)
+    algorithm = {**_defaults(name), **own, "name": name}
+    config = Config(**_tables(recipe, given), algorithm=algorithm, options=options)  # type: ignore[arg-type]
+    check_config(config)
+    return config
+
+
+def as_tables(config: Config) -> dict[str, object]:
+    """The configuration as TOML tables; what is not given is left out."""
+    plain = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in TABLES}
+    tables = {key: {k: v for k, v in vars(getattr(config, key)).items() if v is not None} for key in TABLES}
+    return {key: value for key, value in {**plain, **tables}.items() if value is not None and value != {}}
+
+
+def check_config(config: Config) -> None:
+    """Refuse values that their keys do not allow, alone or together."""
+    for prefix, cls in FLAGS.items():
+        check(cls, vars(getattr(config, prefix[:-1]) if prefix else config), prefix)
+    check(algorithm_class(config.method), config.algorithm, "algorithm.")
+    if config.sampled is not None and config.sampled > config.clients:
+        raise UserError(
+            f"sampled = {config.sampled} is more than clients = {config.clients}",
+            "a round cannot have more clients than there are",
+        )
+
+
+def typed_option(method: str, name: str, value: object, shown_as: str) -> object:
+    """The value of an option of a method."""
+    known = keys(algorithm_class(method))
+    if name not in known:
+        raise unknown(f"{shown_as}.{name}", [f"{shown_as}.{key}" for key in known])
+    found = typed(f"{shown_as}.{name}", known[name], value)
+    known[name].check(f"{shown_as}.{name}", found)
+    return found
+
+
+def _read(path: str) -> Options:
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except FileNotFoundError:
+        near = sorted(map(str, Path(path).parent.glob("*.toml"))) or sorted(map(str, Path("recipes").glob("*.toml")))
+        raise UserError(f"no recipe {path}", nearest(path, near) if near else "give the path of a .toml file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise UserError(f"{path} is not a TOML file: {error}", "see recipes/digits.toml for an example") from error
+
+
+def _flag_names(methods: Sequence[str]) -> list[str]:
+    """All keys that flags may give, with options of methods as algorithm.X and options.NAME.X."""
+    known = ["algorithm.name", *(prefix + name for prefix, cls in FLAGS.items() for name in keys(cls))]
+    for method in methods:
+        own = keys(algorithm_class(method))
+        known += [f"{table}.{name}" for table in ("algorithm", f"options.{method}") for name in own]
+    return known
+
+
+def _flagged(given: Mapping[str, str], method: str) -> Options:
+    """What flags say to a method: to all that have the option, then to this one."""
+    return {
+        name: typed_option(method, name, given[f"{table}.{name}"], table)
+        for table in ("algorithm", f"options.{method}")
+        for name in keys(algorithm_class(method))
+        if f"{table}.{name}" in given
+    }
+
+
+def _tables(recipe: Options, given: Mapping[str, str]) -> Options:
+    """The fields of Config that a recipe and flags give, flags first."""
+    known = {prefix + name: key for prefix, cls in FLAGS.items() for name, key in keys(cls).items()}
+    known |= {f"compare.{name}": key for name, key in keys(CompareConfig).items()}
+    flat: Options = {}
+    for key, value in recipe.items():
+        flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
+    for key in flat:
+        if key not in known:
+            raise unknown(key, [*known])
+    values = {key: typed(key, known[key], value) for key, value in {**flat, **given}.items() if key in known}
+    tables = {
+        table: cls(**{name: values.pop(f"{table}.{name}") for name in keys(cls) if f"{table}.{name}" in values})
+        for table, cls in TABLES.items()
+    }
+    return {**values, **tables}
+
+
+def _typed_options(method: str, options: object, table: str) -> Options:
+    """Options of a method in [options.NAME] are as strict as those in [algorithm]."""
+    algorithm_class(method)
+    if not isinstance(options, dict):
+        raise UserError(f"{table} must be a table", f"write [{table}]")
+    return {name: typed_option(method, name, value, table) for name, value in options.items()}
+
+
+def _taken_over(options: Options, method: str) -> Options:
+    """Those options of another method that go over to this one."""
+    known = keys(algorithm_class(method))
+    return {name: value for name, value in options.items() if name in known and known[name].role == "optimiser"}
+
+
+def _defaults(method: str) -> Options:
+    return {name: key.default for name, key in keys(algorithm_class(method)).items()}

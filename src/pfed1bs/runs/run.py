@@ -1,0 +1,119 @@
+"""A run: one configuration with its data, its method and its folder."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithms import make
+from pfed1bs.data import Federation, federate, load
+from pfed1bs.engine.contract import Algorithm
+from pfed1bs.engine.rounds import Progress, Round, Schedule, simulate
+from pfed1bs.engine.scores import Score, evaluate
+from pfed1bs.engine.trust import Trust
+from pfed1bs.facts import diagnostics
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
+from pfed1bs.runs.config import Config, Options
+from pfed1bs.runs.folder import Record, RunFolder
+from pfed1bs.runs.recording import due, record, terminable
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """Rounds on this machine."""
+
+    algorithm: Algorithm
+    data: Federation
+    config: Config
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long the run is, and how much work a round has."""
+        config = self.config
+        return Schedule(config.rounds, config.sampled, config.steps, config.batch, config.seed, config.chunk)
+
+    def rounds(self, resume: Progress | None) -> Iterator[Round]:
+        """The rounds after this progress, those that are judged with diagnostics."""
+        config = self.config
+        trust = Trust(config.max_weight, config.max_norm)
+        rounds = simulate(self.algorithm, self.data, self.schedule, device=config.device, resume=resume, trust=trust)
+        for done in rounds:
+            judged = due(done.number, config.evaluate_every, config.rounds)
+            yield replace(done, notes=self._noted(done)) if judged else done
+
+    def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
+        """All clients, and how good their models are."""
+        return torch.arange(self.data.clients), evaluate(self.algorithm, self.data, now, self.schedule)
+
+    def _noted(self, done: Round) -> Record:
+        """How far signs are apart within and between groups of clients with the same labels, and Psi on request."""
+        groups = diagnostics.label_groups(self.data)[done.cohort.ids]
+        notes = diagnostics.apart(self.algorithm.up, done.log, groups)
+        if self.config.potential:
+            notes |= diagnostics.potentials(self.algorithm, self.data, done.progress, self.config.chunk)
+        return notes
+
+
+@dataclass(frozen=True)
+class Run:
+    """One configuration with its data, its method and its folder."""
+
+    config: Config
+    folder: Path
+    data: Federation
+
+    @classmethod
+    def prepare(cls, config: Config, folder: Path | None = None, data: Federation | None = None) -> "Run":
+        """Load the data and choose the folder; nothing is written yet."""
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        return cls(config, folder or folder_of(config, f"{config.method}-s{config.seed}"), data or federation(config))
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The method on the model."""
+        return method(self.config, self.data.shape, self.data.num_classes)
+
+    def rounds(self, resume: bool = False) -> Iterator[Record]:
+        """Do the rounds, write them down, and yield what is written; Ctrl-C, SIGTERM and errors leave a checkpoint."""
+        self.algorithm.init(1)  # the user's options are checked before anything is written
+        source = Simulator(self.algorithm, self.data, self.config)
+        with terminable(), RunFolder(self.folder, self.config).open(resume) as folder:
+            yield from record(source, folder, source.schedule)
+            folder.summarise(self.algorithm.task.n)
+
+    @property
+    def summary(self) -> Options:
+        """The summary of the finished run."""
+        found: Options = json.loads((self.folder / "summary.json").read_text())
+        return found
+
+
+def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
+    """The method of a run on its model, for samples of this shape."""
+    options = {key: value for key, value in config.algorithm.items() if key != "name"}
+    task = Task(build(config.model.name, shape, classes), bn=config.model.bn)
+    return make(config.method, task, config.seed, **options)
+
+
+def federation(config: Config) -> Federation:
+    """The data of a run, given to its clients."""
+    part = config.data
+    options = (part.partition, part.split, part.cap, config.seed, part.min_size, part.augment, part.validate)
+    return federate(load(part.name, part.root), config.clients, *options)
+
+
+def folder_of(config: Config, label: str) -> Path:
+    """The folder the user asked for, or a new one under runs/ with time, data set and label in its name."""
+    if config.out:
+        return Path(config.out)
+    name = Path(config.data.name).stem.replace(":", "-")
+    base = Path("runs") / f"{datetime.now(UTC).strftime('%Y%m%d-%H%M')}-{name}-{label}"
+    names = (base.with_name(f"{base.name}-{i}") if i > 1 else base for i in range(1, 1000))
+    return next(name for name in names if not name.exists())

@@ -1,0 +1,126 @@
+"""Several methods, variants and seeds in one folder, all checked before the first one starts."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pfed1bs.algorithms import REGISTRY, algorithm_class
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.options import shown
+from pfed1bs.data import Federation
+from pfed1bs.engine.rounds import Diverged, simulate
+from pfed1bs.report.groups import differing, flatten
+from pfed1bs.runs.config import Config, Options, as_tables, free, typed_option
+from pfed1bs.runs.run import Run, federation, method
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with options of its own."""
+
+    name: str
+    options: Options
+
+    @property
+    def label(self) -> str:
+        """As it is written after --runs."""
+        return " ".join([self.name, *(f"{key}={shown(value)}" for key, value in self.options.items())])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of a comparison."""
+
+    name: str  # of its folder
+    config: Config
+
+
+def variant(text: str) -> Variant:
+    """A method and its options from 'NAME key=value ...'."""
+    name, *pairs = text.split() or [""]
+    algorithm_class(name)
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"an option of a run must be key=value, got {pair}", "write 'pfed1bs-delta step=0.3'")
+        options[key] = typed_option(name, key, value, "algorithm")
+    return Variant(name, options)
+
+
+def methods(names: Sequence[str]) -> list[Variant]:
+    """Methods without options of their own; "all" are all that there are."""
+    return [variant(name) for name in (REGISTRY if list(names) == ["all"] else names)]
+
+
+def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int]) -> list[Entry]:
+    """Every variant with every seed; what would be run twice is refused."""
+    if not variants or not seeds:
+        raise UserError("there is nothing to compare", "name methods with --algorithms or --runs, seeds with --seeds")
+    found: dict[str, tuple[str, Entry]] = {}
+    for seed in seeds:
+        for item in variants:
+            own = config.with_method(item.name, seed, item.options)
+            told = f"{item.label} with seed {seed}"
+            same = repr((seed, sorted(own.algorithm.items())))
+            if same in found:
+                first = found[same][0]
+                words = f"{told} stands twice in the comparison" if told == first else f"{told} is the same as {first}"
+                raise UserError(words, "leave one of them out")
+            found[same] = told, Entry(f"{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', item.label)}-s{seed}", own)
+    return [entry for _, entry in found.values()]
+
+
+def rehearse_all(runs: Sequence[Entry]) -> None:
+    """Refuse now what would stop a run later."""
+    for seed in dict.fromkeys(entry.config.seed for entry in runs):
+        own = [entry.config for entry in runs if entry.config.seed == seed]
+        data = federation(own[0])
+        for config in own:
+            rehearse(config, data)
+
+
+def rehearse(config: Config, data: Federation) -> None:
+    """Do a round of two clients with tiny batches and forget it: mistakes show before anything is written."""
+    few = replace(data, train=data.train[:2], test=data.test[:2])
+    algorithm = method(config, data.shape, data.num_classes)
+    steps = min(config.steps, 2)
+    with suppress(Diverged):  # a result, not a mistake
+        next(simulate(algorithm, few, rounds=1, steps=steps, batch=2, seed=config.seed, device=config.device))
+
+
+def agree(runs: Sequence[Entry], folder: Path) -> None:
+    """Refuse runs that a folder holds with other settings or more rounds, and name what differs."""
+    for entry in runs:
+        path = folder / entry.name / "config.toml"
+        if not path.is_file():
+            continue
+        old, new = flatten(tomllib.loads(path.read_text())), flatten(as_tables(entry.config))
+        aside = [key for key in free() if key != "rounds"]
+        keys = [key for key in differing([old, new]) if not key.startswith(tuple(f"{a}." for a in aside))]
+        keys = [key for key in keys if key not in aside and (key != "rounds" or _number(old, key) > _number(new, key))]
+        if keys:
+            told = ", ".join(f"{key} was {shown(old.get(key))}, now {shown(new.get(key))}" for key in keys)
+            raise UserError(f"{path.parent} was run with other settings: {told}", "use those, or another --out")
+
+
+def prepared(runs: Sequence[Entry], folder: Path) -> Iterator[Run]:
+    """The runs, those of one seed with the same data in memory."""
+    data = None
+    for i, entry in enumerate(runs):
+        if data is None or entry.config.seed != runs[i - 1].config.seed:
+            data = federation(entry.config)
+        yield Run.prepare(entry.config, folder / entry.name, data)
+
+
+def finished(run: Run) -> bool:
+    """Whether nothing is left to do."""
+    return (run.folder / "summary.json").exists() and _number(run.summary, "rounds") >= run.config.rounds
+
+
+def _number(values: Options, key: str) -> int:
+    found = values.get(key, 0)
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,78 @@
+"""Hyper-parameters from the same small grid for all methods, judged on a quarter of the clients' training samples.
+
+The step size of the clients takes the same four values for every method, and one more option takes three in those
+methods that have a knob of their own. The best mean over the seeds wins. Test samples choose nothing (data.validate).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+from pfed1bs.engine.rounds import Diverged
+from pfed1bs.runs.config import Config
+from pfed1bs.runs.run import Run
+from pfed1bs.studies.comparison import Variant, entries, finished, prepared
+
+STEPS = (0.005, 0.02, 0.05, 0.1)
+KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {  # the option besides lr
+    "pfed1bs": ("lam", (5e-5, 5e-4, 5e-2)),
+    "pfed1bs-delta": ("lam", (0.03, 0.1, 0.3)),
+    "obda": ("step", (0.002, 0.005, 0.01)),
+    "signsgd": ("step", (0.002, 0.005, 0.01)),
+    "zsign": ("sigma", (0.03, 0.1, 0.3)),
+    "obcsaa": ("server_lr", (0.5, 1.0, 2.0)),
+    "ditto": ("lam", (0.03, 0.1, 0.3)),
+    "pfedme": ("lam", (1.5, 5.0, 15.0)),  # from 20 on its step overshoots (meta_lr * lam)
+    "fedprox": ("prox", (0.001, 0.01, 0.1)),
+    "fedrep": ("head_share", (0.2, 0.5, 0.8)),
+    "perfedavg": ("alpha", (0.01, 0.03, 0.1)),
+    "apfl": ("alpha", (0.25, 0.5, 0.75)),
+    "fedproto": ("lam", (0.3, 1.0, 3.0)),
+    "dispfl": ("density", (0.3, 0.5, 0.8)),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point of the grid and its validation accuracies, one per seed."""
+
+    variant: Variant
+    scores: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return fmean(self.scores)
+
+
+def grid(method: str) -> list[Variant]:
+    """The points of a method."""
+    knob, values = KNOBS.get(method, ("", (0.0,)))
+    return [Variant(method, {"lr": lr, **({knob: value} if knob else {})}) for lr, value in product(STEPS, values)]
+
+
+def trials(config: Config, method: str, seeds: Sequence[int], folder: Path) -> list[Trial]:
+    """Run all points of a method; finished runs in the folder are taken as they are."""
+    aside = replace(config, data=replace(config.data, validate=True), evaluate_every=config.rounds)
+    points = grid(method)
+    runs = prepared(entries(aside, points, seeds), folder)
+    scores = [score(run) for run in runs]  # seed by seed
+    return [Trial(point, tuple(scores[i :: len(points)])) for i, point in enumerate(points)]
+
+
+def best(found: Sequence[Trial]) -> Trial:
+    """The highest mean; of equal ones the first."""
+    return max(found, key=lambda trial: trial.mean)
+
+
+def score(run: Run) -> float:
+    """The accuracy of a run; a step that diverges is a result, 0, not an end."""
+    if not finished(run):
+        try:
+            for _ in run.rounds(resume=run.folder.exists()):
+                pass
+        except Diverged:
+            return 0.0
+    return float(str(run.summary["accuracy"]))

@@ -1,0 +1,1 @@
+"""What crosses the network: messages and the codecs of their fields."""

@@ -1,0 +1,129 @@
+"""The GPU kernels: bit for bit those of the CPU, on a GPU and, by their C twin, on any machine with a compiler."""
+
+import pytest
+import torch
+
+import gpu_twin
+from pfed1bs.core import cuda, native, nvrtc
+from pfed1bs.core.rng import stream
+from pfed1bs.core.sketch import srht
+from pfed1bs.core.transform import butterfly, hadamard
+from pfed1bs.core.votes import pack, sign, unpack
+
+
+@pytest.fixture(params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    """Where the kernels run: their twin on the CPU, or a CUDA device."""
+    if request.param == "gpu":
+        assert nvrtc.available()
+        return torch.device("cuda", 0)
+    if gpu_twin.COMPILER is None:
+        pytest.skip("no C compiler for the twin of the GPU kernels")
+    monkeypatch.setattr(cuda, "launch", gpu_twin.launch)
+    return torch.device("cpu")
+
+
+def numbers(*shape):
+    return torch.randn(*shape, generator=stream(0, "test", *shape))
+
+
+def tables(phi, device):
+    return cuda.Tables(phi.n, phi.m, phi.signs, phi.rows, device)
+
+
+@pytest.mark.parametrize("log2", [2, 3, 5, 7, 8, 10, 12, 13, 14, 15, 16, 18])
+def test_transform_has_the_bits_of_the_butterfly(device, log2):
+    x = numbers(3 if log2 < 15 else 2, 1 << log2)
+    out = torch.full_like(x, torch.nan).to(device)
+    cuda.transform(x.to(device), out, 0.3)
+    assert torch.equal(out.cpu(), butterfly(x, 0.3))
+
+
+@pytest.mark.parametrize("log2", range(1, 32))
+def test_passes_cover_every_level_once_and_fit_the_chip(log2):
+    cuts = cuda.stretches(log2)
+    assert [cut.shift for cut in cuts] == [sum(cut.levels for cut in cuts[:i]) for i in range(len(cuts))]
+    assert sum(cut.levels for cut in cuts) == log2
+    assert len(cuts) == (1 if log2 <= 14 else 2 if log2 <= 26 else 3)
+    for cut in cuts:
+        assert 12 <= cut.tile <= 15  # 128 to 1024 threads, 132 KiB of shared memory
+        assert cut.levels + cut.columns <= cut.tile
+        assert not cut.shift or (3 <= cut.columns <= cut.shift and cut.levels >= 5)
+
+
+def test_transform_may_write_over_its_input_and_read_from_any_address(device):
+    x = numbers(1, 1 << 15)
+    own, odd = x.clone().to(device), torch.cat([torch.zeros(1), x[0]]).to(device)[1:]
+    cuda.transform(own, own, 1.0)
+    out = torch.empty_like(odd)
+    cuda.transform(odd, out, 1.0)
+    assert torch.equal(own.cpu(), butterfly(x, 1.0)) and torch.equal(out.cpu(), own[0].cpu())
+
+
+@pytest.mark.parametrize(
+    "n, m",
+    [
+        (3, 2),
+        (5, 8),
+        (64, 10),
+        (1000, 100),
+        (4097, 4096),
+        (20_000, 2_000),
+        (32_768, 31),
+        (40_003, 999),
+        (70_004, 7_001),
+    ],
+)
+@pytest.mark.parametrize("use_D", [True, False])
+def test_sketch_and_adjoint_have_the_bits_of_the_cpu(device, monkeypatch, n, m, use_D):  # noqa: N803
+    phi = srht(n, m, seed=7, use_D=use_D)
+    w, u = numbers(2, n), numbers(2, m)
+    made, lifted = (
+        cuda.project(w.to(device), tables(phi, device)),
+        cuda.lift(u.to(device), tables(phi, device)),
+    )
+    monkeypatch.setattr(native, "enabled", False)
+    assert torch.equal(made.cpu(), phi.forward(w))
+    assert torch.equal(lifted.cpu(), phi.adjoint(u))
+
+
+@pytest.mark.parametrize("n", [1000, 40_000])
+def test_misfit_is_that_of_the_cpu_up_to_rounding(device, n):
+    phi = srht(n, n // 10, seed=3)
+    w, v = numbers(2, n), sign(numbers(2, n // 10))
+    v[0, :5] = 0  # nothing pulls there
+    for consensus in (v[0], v):
+        found = cuda.misfit(w.to(device), consensus.to(device), 0.5, tables(phi, device)).cpu()
+        torch.testing.assert_close(found, phi.misfit(w, consensus, 0.5), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("m", [1, 7, 8, 9, 3001])
+def test_signs_are_packed_and_unpacked_as_on_the_cpu(device, m):
+    x = numbers(3, m)
+    x[1, 0] = -0.0
+    packed, finite = cuda.pack(x.to(device))
+    assert finite and torch.equal(packed.cpu(), pack(x))
+    assert torch.equal(cuda.unpack(packed, m).cpu(), unpack(pack(x), m))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_without_a_sign_are_found(device, value):
+    x = numbers(2, 30)
+    x[1, 29] = value
+    assert not cuda.pack(x.to(device))[1]
+
+
+@pytest.mark.gpu
+def test_public_functions_use_the_kernels_on_a_gpu(monkeypatch):
+    used = []
+    monkeypatch.setattr(cuda, "launch", lambda *a, **k: (used.append(a[1]), nvrtc.launch(*a, **k)))
+    x, phi = numbers(2, 3, 1 << 12), srht(5000, 500, seed=1)
+    w, u = numbers(3, 5000), numbers(3, 500)
+    assert torch.equal(hadamard(x.cuda()).cpu(), hadamard(x))
+    assert torch.equal(phi.forward(w.cuda()).cpu(), phi.forward(w))
+    assert torch.equal(phi.adjoint(u.cuda()).cpu(), phi.adjoint(u))
+    assert torch.equal(unpack(pack(u.cuda()), 500).cpu(), sign(u))
+    torch.testing.assert_close(phi.pull(w.cuda(), sign(u[0]).cuda(), 1e4).cpu(), phi.pull(w, sign(u[0]), 1e4))
+    passes = [name for name in used if name != "spread_flips"]  # made once
+    assert passes == ["transform_pass"] * 3 + ["pack_signs", "unpack_signs"] + ["transform_pass"] * 2
+    assert len(used) - len(passes) == 2

@@ -1,0 +1,124 @@
+"""Uplinks are decoded once, whoever wants to know something about them; a schedule says how long a run is."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from flower_desk import RUN, Desk
+from pfed1bs import Schedule, build, evaluate, federate, load, simulate
+from pfed1bs.algorithms.pfed1bs import PFed1BS
+from pfed1bs.engine.exchange import listen
+from pfed1bs.facts.diagnostics import apart, group_hamming, hamming, label_groups
+from pfed1bs.nn.task import Task
+from pfed1bs.runs.config import load as configured
+from pfed1bs.runs.run import Run
+from pfed1bs.wire import messages as wire
+
+
+@dataclass(frozen=True)
+class Weighing(PFed1BS):
+    """Watches how many signs of a client are positive, beside the distances."""
+
+    def diagnose(self, server, message):
+        ones = torch.tensor([int(byte).bit_count() for byte in message["sketch"]]).sum()
+        return {**super().diagnose(server, message), "log/ones": ones}
+
+
+def federation(partition="labels:2"):
+    return federate(load("digits"), 6, partition, cap=40)
+
+
+def method(data, cls=PFed1BS):
+    return cls(Task(build("mlp", data.shape, data.num_classes)), ratio=0.01)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The layouts of the payloads that were decoded."""
+    found, fields = [], wire._fields
+    monkeypatch.setattr(
+        "pfed1bs.wire.messages._fields", lambda layout, *rest: found.append([*layout]) or fields(layout, *rest)
+    )
+    return found
+
+
+def test_a_run_decodes_every_uplink_once_though_it_judges_every_round(tmp_path, decoded):
+    words = ["--clients", "4", "--sampled", "3", "--steps", "1", "--batch", "8", "--data.partition", "labels:2"]
+    words += ["--rounds", "3", "--evaluate_every", "1", "--out", str(tmp_path / "run")]
+    records = list(Run.prepare(configured(None, words)).rounds())
+    assert decoded.count(["sketch"]) == 3 * 3
+    assert all("hamming_within" in record or "hamming_between" in record for record in records)
+
+
+@pytest.mark.parametrize("run", [RUN, {**RUN, "algorithm.code": "entropy"}, {**RUN, "algorithm.name": "fedavg"}])
+def test_a_server_decodes_every_answer_once(tmp_path, decoded, run):
+    desk = Desk(run, tmp_path)
+    rounds = list(desk.server().rounds())
+    up = [*desk.algorithm.up]
+    assert len(rounds) == 3 and up != [*desk.algorithm.down]
+    assert decoded.count(up) == 3 * 4
+
+
+def test_a_server_keeps_no_message_that_is_much_longer_than_its_bytes(tmp_path):
+    desk = Desk({**RUN, "algorithm.name": "fedpaq"}, tmp_path)
+    server, kept = desk.server(), []
+    counted = server._counted
+    server._counted = lambda now, plan, answers, *rest: (
+        kept.extend(answers.values()) or counted(now, plan, answers, *rest)
+    )
+    list(server.rounds())
+    assert len(kept) == 12 and all(answer.message == answer.up for answer in kept)
+
+
+def test_a_decoded_message_can_be_heard_again_whatever_was_done_with_it():
+    data = federation()
+    algorithm = method(data)
+    (done,) = simulate(algorithm, data, rounds=1, steps=1, batch=8, device="cpu")
+    messages = list(listen(algorithm, done.uplinks, done.cohort))
+    for message in listen(algorithm, messages, done.cohort):
+        message["sketch"].zero_()
+    heard = listen(algorithm, messages, done.cohort)
+    assert torch.equal(torch.stack([message["sketch"] for message in heard]), done.log["sketch"])
+
+
+def test_what_is_watched_in_messages_is_logged_for_every_client():
+    data = federation()
+    for done in simulate(method(data, Weighing), data, rounds=2, sampled=4, steps=1, batch=8, device="cpu"):
+        messages = list(listen(method(data), done.uplinks, done.cohort))
+        assert torch.equal(done.log["sketch"], torch.stack([message["sketch"] for message in messages]))
+        ones = [sum(int(byte).bit_count() for byte in message["sketch"]) for message in messages]
+        assert done.log["ones"].tolist() == ones
+
+
+def test_a_method_that_watches_nothing_logs_nothing_more():
+    data = federation()
+    (done,) = simulate(method(data), data, rounds=1, steps=1, batch=8, device="cpu")
+    assert {*done.log} == {"loss", "pull", "flips", "initial", "ties", "sketch"}
+
+
+@pytest.mark.parametrize("partition", ["labels:2", "iid", "dirichlet:0.1"])
+def test_distances_are_those_of_the_signs_pair_by_pair(partition):
+    data = federation(partition)
+    algorithm = method(data)
+    (done,) = simulate(algorithm, data, rounds=1, steps=2, batch=8, device="cpu")
+    groups = label_groups(data)
+    within, between = group_hamming(hamming(done.log["sketch"], algorithm.sketch.m), groups)
+    expected = {"hamming_within": within, "hamming_between": between}
+    assert apart(algorithm.up, done.log, groups) == {k: v for k, v in expected.items() if v == v}
+
+
+def test_a_schedule_and_its_fields_say_the_same():
+    data = federation()
+    schedule = Schedule(rounds=2, sampled=3, steps=2, batch=8, seed=5, chunk=2)
+    algorithm = method(data)
+    runs = [
+        list(simulate(algorithm, data, schedule, device="cpu")),
+        list(simulate(algorithm, data, rounds=2, sampled=3, steps=2, batch=8, seed=5, chunk=2, device="cpu")),
+        list(simulate(algorithm, data, Schedule(9, 3, 2, 8, 5, 2), rounds=2, device="cpu")),
+    ]
+    assert all([done.uplinks for done in run] == [done.uplinks for done in runs[0]] for run in runs)
+    judged = [evaluate(algorithm, data, runs[0][-1].progress, *given) for given in ((schedule,), ())]
+    assert judged[0]["personal"].micro == judged[1]["personal"].micro
+    with pytest.raises(TypeError, match="round"):
+        next(simulate(algorithm, data, round=2))

@@ -1,0 +1,83 @@
+"""Work on several threads, each of which computes alone."""
+
+import os
+import threading
+
+import pytest
+import torch
+
+from pfed1bs.engine.workers import alone, spread
+
+
+def test_results_come_in_the_order_of_the_items(threads):
+    threads(2)
+    assert spread(lambda item: item * item, [3, 1, 2, 5]) == [9, 1, 4, 25]
+
+
+def test_every_thread_computes_alone_and_the_number_of_threads_comes_back(threads):
+    threads(2)
+    assert spread(lambda _: torch.get_num_threads(), range(4)) == [1, 1, 1, 1]
+    assert torch.get_num_threads() == 2
+
+
+def test_one_piece_computes_alone_too_where_it_was_asked_for(threads):
+    threads(2)
+    assert spread(lambda _: (torch.get_num_threads(), threading.get_ident()), [0]) == [(1, threading.get_ident())]
+    assert torch.get_num_threads() == 2
+
+
+def test_pieces_for_another_device_wait_for_each_other_and_leave_the_threads_as_they_are(threads):
+    threads(2)
+    told = spread(lambda _: (torch.get_num_threads(), threading.get_ident()), range(3), torch.device("cuda"))
+    assert told == [(2, threading.get_ident())] * 3
+    with alone(torch.device("cuda")):
+        assert torch.get_num_threads() == 2
+
+
+def test_the_number_of_threads_comes_back_after_an_error(threads):
+    threads(2)
+    with pytest.raises(ValueError, match="no such client"), alone():
+        assert torch.get_num_threads() == 1
+        raise ValueError("no such client")
+    assert torch.get_num_threads() == 2
+
+
+def test_two_pieces_run_at_the_same_time_on_threads_that_stay(threads):
+    threads(2)
+    meeting = threading.Barrier(2, timeout=30)
+
+    def meet(_: int) -> int:
+        meeting.wait()
+        return threading.get_ident()
+
+    first, second = (set(spread(meet, range(2))) for _ in range(2))
+    assert len(first) == 2
+    assert first == second
+
+
+def test_an_error_is_raised_when_nothing_runs_any_more(threads):
+    threads(2)
+    begun, ended = threading.Event(), []
+
+    def work(item: str) -> None:
+        if item == "bad":
+            begun.wait(30)
+            raise ValueError("no such client")
+        begun.set()
+        ended.append(torch.ones(100, 100).sum().item())
+
+    with pytest.raises(ValueError, match="no such client"):
+        spread(work, ["bad", "good"])
+    assert ended == [10_000.0]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(threads):
+    threads(2)
+    assert spread(abs, [-1, -2]) == [1, 2]
+    child = os.fork()
+    if not child:
+        os._exit(0 if spread(abs, [-3, -4]) == [3, 4] else 1)
+    assert os.waitpid(child, 0)[1] == 0

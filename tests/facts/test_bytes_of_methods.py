@@ -1,0 +1,76 @@
+"""What the compressed methods really send: the closed form of costs.py, byte for byte."""
+
+from dataclasses import replace
+from functools import cache
+from math import ceil
+
+import pytest
+import torch
+
+from pfed1bs.algorithms import make
+from pfed1bs.algorithms.stc import ternary
+from pfed1bs.data import federate, load
+from pfed1bs.engine.rounds import simulate
+from pfed1bs.facts.costs import NETS, bits
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
+from pfed1bs.wire.messages import HEADER
+
+SHAPES = {"mlp": (1, 28, 28), "vgg8": (3, 32, 32)}
+METHODS = [  # name, options that make it the one of the table, what differs from the table's detail
+    ("obda", {}, {}),
+    ("signsgd", {}, {}),
+    ("ef-sign", {}, {}),
+    ("obcsaa", {"norm": False}, {}),
+    ("zsign", {}, {}),
+    ("eden", {}, {}),
+    ("eden", {"bits": 2}, {"width": 2}),
+    ("eden", {"bits": 0.5}, {"width": 0.5}),
+    ("fedbat", {}, {}),
+    ("fedpaq", {"bucket": 0}, {}),
+    ("fedpaq", {"bucket": 0, "levels": 7}, {"levels": 7}),
+]
+
+
+@cache
+def task(net: str) -> Task:
+    return Task(build(net, SHAPES[net], 10))
+
+
+@pytest.mark.parametrize("net", SHAPES)
+@pytest.mark.parametrize(("name", "options", "detail"), METHODS)
+def test_messages_have_the_bytes_of_the_closed_form(net, name, options, detail):
+    method = make(name, task(net), **options)
+    cost = bits(name, NETS[net].n, NETS[net].m, 1, 1, detail=replace(NETS[net].detail, **detail))
+    sizes = [sum(codec.size for codec in layout.values()) for layout in (method.up, method.down)]
+    assert sizes == [ceil(cost.up / 8), ceil(cost.down / 8)]
+
+
+def test_norms_of_buckets_and_of_kept_coordinates_are_paid_for():
+    sizes = [
+        sum(codec.size for codec in make(name, task("mlp"), **options).up.values())
+        for name, options in (("fedpaq", {}), ("fedpaq", {"bucket": 0}), ("obcsaa", {}), ("obcsaa", {"norm": False}))
+    ]
+    assert sizes[0] - sizes[1] == 4 * (ceil(203_530 / 512) - 1)
+    assert sizes[2] - sizes[3] == 4
+
+
+@pytest.mark.parametrize("net", SHAPES)
+def test_messages_of_stc_have_the_published_length_within_one_percent(net):
+    method = make("stc", task(net))
+    expected = bits("stc", NETS[net].n, NETS[net].m, 1, 1).up
+    codec = method.up["update"]
+    lengths = [
+        8 * len(codec.encode(ternary(torch.randn(codec.n, generator=torch.Generator().manual_seed(seed)), codec.count)))
+        for seed in range(10)
+    ]
+    assert sum(lengths) / 10 == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["obda", "signsgd", "ef-sign", "obcsaa", "zsign", "eden", "fedbat", "fedpaq"])
+def test_the_simulator_counts_what_the_layouts_say(name):
+    data = federate(load("digits"), 4, "iid", cap=20)
+    method = make(name, Task(build("mlp", data.shape, data.num_classes)))
+    *_, done = simulate(method, data, rounds=2, steps=1, batch=4)
+    up, down = (HEADER.size + sum(codec.size for codec in layout.values()) for layout in (method.up, method.down))
+    assert (done.traffic.up, done.traffic.down, done.traffic.catch_up) == (4 * up, 4 * down, 0)

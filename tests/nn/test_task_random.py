@@ -1,0 +1,55 @@
+"""Modules that draw from the global random state, which training must not touch, are found and refused."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pfed1bs.nn.task import Task
+
+
+class Drawing(nn.Module):
+    """Draws in its forward, with or without a convolution."""
+
+    def __init__(self, draw, convolves):
+        super().__init__()
+        self.first = nn.Conv2d(2, 2, 1) if convolves else nn.Flatten()
+        self.last, self.draw = nn.Linear(32, 3), draw
+
+    def forward(self, x):
+        return self.last(self.draw(self.first(x).flatten(1), self.training))
+
+
+DRAWS = {
+    "dropout": lambda x, training: F.dropout(x, 0.5, training),
+    "noise": lambda x, training: x + torch.randn_like(x),
+    "mask": lambda x, training: x * torch.bernoulli(torch.full_like(x, 0.5)),
+    "chance": lambda x, training: x * (torch.rand(()) < 0.5),
+}
+
+
+@pytest.mark.parametrize("stacked", [None, True, False])
+@pytest.mark.parametrize("convolves", [False, True])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_module_that_draws_from_the_global_random_state_is_refused(draw, convolves, stacked):
+    task = Task(Drawing(DRAWS[draw], convolves), stacked)
+    w, x, y = torch.zeros(2, task.n), torch.ones(2, 3, 2, 4, 4), torch.zeros(2, 3, dtype=torch.int64)
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="Drawing draws from the global random state.*take dropout"):
+        task.gradient(w, x, y, {})
+    if draw != "dropout":
+        with pytest.raises(ValueError, match="draws from the global random state"):
+            task.logits(w, x, {})
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_module_that_is_not_traced_and_draws_nothing_runs_while_another_thread_draws_first_weights():
+    task = Task(Drawing(lambda x, training: x.flip(1), convolves=True))
+    w, x = torch.zeros(2, task.n), torch.ones(2, 3, 2, 4, 4)
+    with ThreadPoolExecutor(1) as other:
+        done = other.submit(lambda: [task.init(seed) for seed in range(200)])
+        while not done.done():
+            task.logits(w, x, {})
+        done.result()

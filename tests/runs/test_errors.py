@@ -1,0 +1,179 @@
+"""Mistakes of the user become two lines; bugs in somebody's code keep their traceback."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pfed1bs import simulate
+from pfed1bs.cli import main as cli
+from pfed1bs.core.errors import Interrupted, Told, UserError, nearest
+from pfed1bs.core.extras import need
+from pfed1bs.data.download import download
+
+SMALL = [
+    "--clients",
+    "3",
+    "--steps",
+    "1",
+    "--batch",
+    "4",
+    "--data.partition",
+    "iid",
+    "--data.cap",
+    "12",
+    "--rounds",
+    "1",
+]
+OWN = """
+from dataclasses import dataclass
+import numpy as np
+from torch import nn
+from pfed1bs.algorithms.local import Local
+
+def data():
+    return np.zeros((7, 3)).reshape(5, 5), np.zeros(5)
+
+def few(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes - 1))
+
+def double(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).double()
+
+def half(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).half()
+
+def broken(shape, classes):
+    return nn.Sequential(nn.Linear(5, classes))
+
+@dataclass(frozen=True)
+class Mine(Local):
+    strength: float = 0.5
+
+@dataclass(frozen=True)
+class Unfinished:
+    task: object
+    up = down = {}
+    def init(self, clients): ...
+    def local(self, clients, received, cohort, batches): ...
+
+class Plain: ...
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "somebody.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "somebody", raising=False)
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    return cli.main(["run", *SMALL, *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model.name", "somebody:few"], "must give 10 outputs for each of 2 samples"),
+        (["--model.name", "somebody:double"], "must be torch.float32, got torch.float64"),
+        (["--model.name", "somebody:half"], "must be torch.float32, got torch.float16"),
+        (["--model.name", "somebody:nobody"], "cannot be imported"),
+        (["--algorithm.name", "somebody:Nobody"], "algorithm somebody:Nobody cannot be imported"),
+        (["--algorithm.name", "somebody:Plain"], "algorithm somebody:Plain must be a dataclass"),
+        (
+            ["--algorithm.name", "somebody:Unfinished"],
+            "lacks seed, broadcast, aggregate, paper, personalises, trains, absorb, snapshot, known, personal",
+        ),
+        (["--algorithm.name", "somebody:Mine", "--algorithm.strenth", "1"], "did you mean algorithm.strength?"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words_before_anything_is_written(own, words, message, capsys):
+    assert run(*words, "--out", "out") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and message in said and not (own / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--data.name", "somebody:data"], "cannot reshape array"),
+        (["--model.name", "somebody:broken"], "shapes cannot be multiplied"),
+    ],
+)
+def test_a_bug_in_somebodys_function_shows_its_traceback(own, words, error):
+    with pytest.raises((ValueError, RuntimeError), match=error) as found:
+        run(*words, "--out", "out")
+    assert not isinstance(found.value, Told)
+
+
+def test_a_method_of_ones_own_runs_with_its_own_options(own):
+    assert run("--algorithm.name", "somebody:Mine", "--algorithm.strength", "0.25", "--out", "out") == 0
+    assert "strength = 0.25" in (own / "out" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate 1 TiB"), torch.OutOfMemoryError("CUDA out of memory"), None]
+)
+def test_running_out_of_memory_is_a_failure_with_the_way_out(error, monkeypatch, capsys):
+    def greedy(words):
+        if error is None:
+            torch.empty(2**55)
+        raise error
+
+    monkeypatch.setattr("pfed1bs.cli.commands.env_command", greedy)
+    assert cli.main(["env"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: not enough memory") and "--chunk" in said
+
+
+def test_another_runtime_error_is_a_bug(monkeypatch):
+    def wrong(words):
+        raise RuntimeError("never seen before")
+
+    monkeypatch.setattr("pfed1bs.cli.commands.env_command", wrong)
+    with pytest.raises(RuntimeError, match="never seen before"):
+        cli.main(["env"])
+
+
+def test_output_that_nobody_reads_to_its_end_ends_quietly():
+    code = "import sys; from pfed1bs import cli; sys.exit(cli.main(['list', '--json']))"
+    read, write = os.pipe()
+    os.close(read)
+    answer = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (answer.returncode, answer.stderr) == (141, b"")
+
+
+def test_a_checkpoint_without_its_identity_is_refused(tmp_path, capsys):
+    out = ["--out", str(tmp_path / "out")]
+    assert run(*out) == 0
+    path = tmp_path / "out" / "checkpoint.safetensors"
+    tensors = need("safetensors.torch", "cli").load_file(path)
+    need("safetensors.torch", "cli").save_file(tensors, path, {"format": "1", "round": "1"})
+    assert run(*out, "--rounds", "2", "--resume") == 2
+    said = capsys.readouterr().err
+    assert "error: " in said and "checkpoint.safetensors" in said
+
+
+def test_an_error_is_its_message_and_its_hint():
+    error = UserError("it is wrong", "do it right")
+    assert (error.message, error.hint, str(error)) == ("it is wrong", "do it right", "it is wrong; do it right")
+    assert str(UserError("it is wrong")) == "it is wrong"
+    assert isinstance(error, ValueError) and issubclass(Interrupted, KeyboardInterrupt)
+    with pytest.raises(ValueError, match="got ftp"):
+        download("ftp://x", None, "")
+
+
+def test_did_you_mean_is_said_only_where_something_is_near():
+    assert nearest("rnu", ["run", "report"]) == "did you mean run?" and nearest("part", ["split", "partition"]) != ""
+    assert nearest("ratio", ["train", "mu"]) == "known are train, mu"
+
+
+def test_a_device_that_is_not_there_is_refused_in_python_too():
+    with pytest.raises(UserError, match="there is no device cuda:77 here"):
+        next(simulate(None, None, rounds=1, device="cuda:77"))

@@ -1,0 +1,161 @@
+"""`pfed1bs compare` and `pfed1bs report`: what is run, under which settings, and what is never mixed or overwritten."""
+
+import json
+import sys
+import tomllib
+
+import pytest
+
+from pfed1bs.cli import main as cli
+from pfed1bs.report.groups import groups
+from pfed1bs.report.records import collect
+from pfed1bs.report.results import results
+from pfed1bs.runs.config import load
+from pfed1bs.studies import comparison
+from run_folders import run_folder
+
+SMALL = [
+    "--clients",
+    "3",
+    "--steps",
+    "1",
+    "--batch",
+    "4",
+    "--data.partition",
+    "iid",
+    "--data.cap",
+    "12",
+    "--rounds",
+    "2",
+]
+
+
+def compare(*words: str) -> int:
+    return cli.main(["compare", *SMALL, *words])
+
+
+def algorithm(folder):
+    return tomllib.loads((folder / "config.toml").read_text())["algorithm"]
+
+
+def nothing_runs(monkeypatch):
+    monkeypatch.setattr("pfed1bs.cli.terminal.watch", lambda *_: pytest.fail("a run has started"))
+
+
+def test_a_comparison_has_one_table_one_report_and_a_folder_for_every_run(tmp_path, capsys):
+    out = tmp_path / "c"
+    words = ["--algorithms", "pfed1bs-delta,local", "--runs", "pfed1bs-delta step=0.3", "--seeds", "0,1"]
+    words += ["--options.pfed1bs-delta.ratio", "0.05", "--out", str(out)]
+    assert compare(*words) == 0
+    said = capsys.readouterr().out
+    names = ["local-s0", "local-s1", "pfed1bs-delta-s0", "pfed1bs-delta-s1"]
+    names += ["pfed1bs-delta-step=0.3-s0", "pfed1bs-delta-step=0.3-s1"]
+    assert sorted(path.parent.name for path in out.glob("*/config.toml")) == names
+    labels = ["pfed1bs-delta step=0", "pfed1bs-delta step=0.3", "local"]
+    assert [line.strip().startswith(tuple(labels)) for line in said.splitlines()].count(True) == 3 and "\u00b1" in said
+    assert {algorithm(out / name)["ratio"] for name in names[2:]} == {0.05}
+    assert [algorithm(out / name)["step"] for name in names[2:]] == [0.0, 0.0, 0.3, 0.3]
+    runs = json.loads((out / "table.json").read_text())["runs"]
+    assert [run["label"] for run in runs] == [label for label in labels for _ in "01"]
+    assert [round for round, _, _ in runs[0]["curve"]] == [2] and len(
+        json.loads((out / "compare.json").read_text())
+    ) == 6
+    assert (out / "report.html").exists() and (out / "plots" / "accuracy-bytes.svg").exists()
+    assert compare(*words) == 2 and "exists" in capsys.readouterr().err
+
+
+def test_an_option_goes_to_every_method_that_has_it_and_a_seed_is_the_seed(tmp_path):
+    words = ["--algorithms", "pfed1bs,local", "--algorithm.ratio", "0.01", "--algorithm.lr", "0.02", "--seed", "5"]
+    assert compare(*words, "--out", str(tmp_path / "c")) == 0
+    made = {path.parent.name: algorithm(path.parent) for path in (tmp_path / "c").glob("*/config.toml")}
+    assert made.keys() == {"pfed1bs-s5", "local-s5"} and made["pfed1bs-s5"]["ratio"] == 0.01
+    assert made["pfed1bs-s5"]["lr"] == made["local-s5"]["lr"] == 0.02 and "ratio" not in made["local-s5"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (["--rounds", "1"], "rounds was 2, now 1"),
+        (["--algorithm.lr", "0.3"], "algorithm.lr was 0.05, now 0.3"),
+        (["--data.partition", "labels:5"], "data.partition was iid, now labels:5"),
+    ],
+)
+def test_a_resumed_comparison_with_other_settings_is_refused(changed, told, finished, monkeypatch, capsys):
+    nothing_runs(monkeypatch)
+    assert compare("--algorithms", "local", "--out", str(finished), "--resume", *changed) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "c"
+    assert compare("--algorithms", "local", "--out", str(out)) == 0
+    return out
+
+
+def test_a_resumed_comparison_leaves_finished_runs_and_may_have_more_rounds_and_methods(tmp_path):
+    out = tmp_path / "c"
+    assert compare("--algorithms", "local", "--out", str(out)) == 0
+    before = (out / "local-s0" / "metrics.jsonl").read_bytes()
+    words = ["--algorithms", "local,fedavg", "--out", str(out), "--resume"]
+    assert compare(*words) == 0
+    assert (out / "local-s0" / "metrics.jsonl").read_bytes() == before and (out / "fedavg-s0" / "summary.json").exists()
+    assert compare(*words, "--rounds", "3") == 0
+    rounds = [json.loads((out / name / "summary.json").read_text())["rounds"] for name in ("local-s0", "fedavg-s0")]
+    assert rounds == [3, 3]
+
+
+def test_every_run_is_checked_before_the_first_one_starts(tmp_path, monkeypatch, capsys):
+    nothing_runs(monkeypatch)
+    words = ["--algorithms", "local", "--runs", "eden bits=0.00001", "--out", str(tmp_path / "c")]
+    assert compare(*words) == 2
+    assert "leaves nothing to send" in capsys.readouterr().err and not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_a_missing_package_is_found_before_training(command, tmp_path, monkeypatch, capsys):
+    nothing_runs(monkeypatch)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main([command, *SMALL, "--out", str(tmp_path / "c")]) == 1
+    assert "pip install 'pfed1bs[report]'" in capsys.readouterr().err and not (tmp_path / "c").exists()
+
+
+def test_a_variant_can_be_written_as_a_string_and_knows_its_label():
+    made = comparison.variant("pfed1bs-delta step=3e-1 keep=best")
+    assert made.options == {"step": 0.3, "keep": "best"} and made.label == "pfed1bs-delta step=0.3 keep=best"
+
+
+def test_options_of_a_variant_beat_those_of_flags_and_recipes(tmp_path):
+    (tmp_path / "r.toml").write_text("[options.ditto]\nlam = 0.2\nlr = 0.4\n")
+    config = load(str(tmp_path / "r.toml"), ["--algorithm.lam", "0.3"], ["ditto"])
+    plain, own = comparison.entries(config, [comparison.variant("ditto"), comparison.variant("ditto lam=0.7")], [0])
+    assert (plain.config.algorithm["lam"], own.config.algorithm["lam"], own.config.algorithm["lr"]) == (0.3, 0.7, 0.4)
+
+
+def test_the_terminal_and_the_page_show_the_same_cells(tmp_path):
+    records = collect([run_folder(tmp_path, "local"), run_folder(tmp_path, "pfed1bs")])
+    table = results(groups(records))
+    heads, *lines = table.brief()
+    assert heads == ["method", "personal", "MiB/round", "of FedAvg"] and lines[1][0] == "pfed1bs"
+    assert lines[1][1] == table.cells(table.rows[1])[0].text == "91.50"
+    assert lines[1][3] == table.cells(table.rows[1])[2].aside == "1/68"
+
+
+def test_a_report_of_several_runs_leaves_their_own_reports_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first, second = run_folder(tmp_path / "a", "local"), run_folder(tmp_path / "a", "fedavg")
+    (first / "report.html").write_text("precious")
+    assert cli.main(["report", str(first), str(second)]) == 0
+    page = tmp_path / capsys.readouterr().out.strip()
+    assert page.parent.parent == tmp_path / "runs" and "fedavg" in page.read_text()
+    assert cli.main(["report", str(first), str(second), "--out", str(first)]) == 2
+    assert (first / "report.html").read_text() == "precious"
+    assert cli.main(["report", str(first), str(second), "--out", "both"]) == 0
+    assert len(json.loads((tmp_path / "both" / "table.json").read_text())["runs"]) == 2
+
+
+def test_a_report_of_a_folder_of_run_folders_stands_in_that_folder(tmp_path, capsys):
+    run_folder(tmp_path / "deep" / "er", "local"), run_folder(tmp_path / "deep", "fedavg")
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
+    assert {"local", "fedavg"} == {record.algorithm for record in collect([tmp_path, tmp_path / "deep"])}
