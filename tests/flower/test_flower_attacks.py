@@ -38,8 +38,9 @@ class Forged:
     value: float
     claim: int | None = None  # samples behind every row of a table
 
-    def __repr__(self):
-        return repr(self.codec)
+    @property
+    def wire(self):
+        return self.codec.wire
 
     @property
     def shape(self):

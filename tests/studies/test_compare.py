@@ -159,3 +159,20 @@ def test_a_report_of_a_folder_of_run_folders_stands_in_that_folder(tmp_path, cap
     assert cli.main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
     assert {"local", "fedavg"} == {record.algorithm for record in collect([tmp_path, tmp_path / "deep"])}
+
+
+def test_runs_side_by_side_are_those_of_runs_one_after_the_other(tmp_path, capsys):
+    words = ["--algorithms", "pfed1bs,local", "--seeds", "0,1"]
+    assert compare(*words, "--out", str(tmp_path / "apart")) == 0
+    assert compare(*words, "--out", str(tmp_path / "beside"), "--parallel", "2") == 0
+    assert "4 of 4 runs" in capsys.readouterr().err
+    ours, theirs = (json.loads((tmp_path / name / "compare.json").read_text()) for name in ("apart", "beside"))
+    numbers = ("algorithm", "seed", "accuracy", "total_mib")
+    assert [[run[key] for key in numbers] for run in ours] == [[run[key] for key in numbers] for run in theirs]
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_a_number_of_processes_that_is_none_is_refused(count, tmp_path, monkeypatch, capsys):
+    nothing_runs(monkeypatch)
+    assert compare("--algorithms", "local", "--out", str(tmp_path / "c"), f"--parallel={count}") == 2
+    assert "--parallel must be a whole number" in capsys.readouterr().err

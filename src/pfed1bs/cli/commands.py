@@ -27,6 +27,7 @@ JSON = {"--json": "print JSON"}
 COMPARED = {
     "--algorithms": "names with commas between, or all; '' for none but --runs (default: those of the recipe)",
     "--seeds": "whole numbers with commas between (default: those of the recipe)",
+    "--parallel": "runs at a time, each in a process of its own with one CPU thread (default: 1)",
 }
 
 
@@ -56,6 +57,9 @@ def compare_command(words: list[str]) -> None:
     comparison.agree(runs, folder)
     comparison.rehearse_all(runs)
     again = shlex.join(["pfed1bs", "compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
+    processes = _count(own.parallel)
+    if processes > 1:
+        terminal.watch_all(comparison.side_by_side(runs, folder, processes), len(runs), folder, again)
     done = []
     for entry, run in zip(runs, comparison.prepared(runs, folder), strict=True):
         if not comparison.finished(run):
@@ -63,6 +67,12 @@ def compare_command(words: list[str]) -> None:
         done.append(run)
     (folder / "compare.json").write_text(json.dumps([run.summary for run in done], indent=2) + "\n")
     terminal.finish(done, folder, own.json)
+
+
+def _count(text: str | None) -> int:
+    if text is not None and (not text.isdecimal() or int(text) < 1):
+        raise UserError(f"--parallel must be a whole number from 1 on, got {text}", "write --parallel 6")
+    return int(text or 1)
 
 
 def report_command(words: list[str]) -> None:

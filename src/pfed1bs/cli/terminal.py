@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pfed1bs.core.extras import need
 from pfed1bs.report.groups import groups
 from pfed1bs.report.results import CAPTION, plain, results
 from pfed1bs.runs.run import Run
+from pfed1bs.studies.comparison import Entry
 
 
 def show_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
@@ -50,6 +51,21 @@ def watch(run: Run, resume: bool, label: str, again: str) -> None:
         if not run.folder.exists():
             raise
         raise Interrupted(f"interrupted, {run.folder} holds what was done", f"go on with: {again}") from error
+
+
+def watch_all(ended: Iterator[Entry], total: int, folder: Path, again: str) -> None:
+    """Count runs that end side by side; `again` is how they go on."""
+    progress = need("rich.progress", "cli")
+    console = need("rich.console", "cli").Console(stderr=True)
+    try:
+        with progress.Progress(console=console, disable=not console.is_terminal) as bar:
+            task = bar.add_task(f"{total} runs", total=total)
+            for number, entry in enumerate(ended, 1):
+                bar.update(task, completed=number)
+                if not console.is_terminal:
+                    print(f"{entry.name}: {number} of {total} runs", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"interrupted, {folder} holds what was done", f"go on with: {again}") from error
 
 
 def finish(runs: list[Run], folder: Path, as_json: bool) -> None:

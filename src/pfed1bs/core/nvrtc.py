@@ -68,7 +68,7 @@ def _function(source: str, kernel: str, options: Options, device: int, shared: i
 def _compiled(source: str, options: Options, device: int) -> bytes:
     """The machine code of a source file for a device."""
     nvrtc, program, size = _compiler(), ctypes.c_void_p(), ctypes.c_size_t()
-    text = "\n".join((SOURCES / name).read_text() for name in ("cuda.h", source))
+    text = "\n".join((SOURCES / name).read_text() for name in ("cuda.cuh", source))
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), source.encode(), 0, None, None)
     major, minor = torch.cuda.get_device_capability(device)
     flags = [f"--gpu-architecture=sm_{major}{minor}", *(f"-D{name}={value}" for name, value in options)]

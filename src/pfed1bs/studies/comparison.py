@@ -3,8 +3,11 @@
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
@@ -13,7 +16,7 @@ from pfed1bs.core.options import shown
 from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import Diverged, simulate
 from pfed1bs.report.groups import differing, flatten
-from pfed1bs.runs.config import Config, Options, as_tables, free, typed_option
+from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, typed_option
 from pfed1bs.runs.run import Run, federation, method
 
 
@@ -114,6 +117,36 @@ def prepared(runs: Sequence[Entry], folder: Path) -> Iterator[Run]:
         if data is None or entry.config.seed != runs[i - 1].config.seed:
             data = federation(entry.config)
         yield Run.prepare(entry.config, folder / entry.name, data)
+
+
+def side_by_side(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
+    """Do what is left of the runs in so many processes, with one CPU thread each; yields every run that has ended.
+
+    Processes are new ones, not copies of this one, whose GPU they could not use. An error ends all of them, and each
+    leaves a checkpoint behind.
+    """
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        jobs = {pool.submit(_completed, entry, folder): entry for entry in runs}
+        try:
+            for job in as_completed(jobs):
+                job.result()
+                yield jobs[job]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _completed(entry: Entry, folder: Path) -> None:
+    config = replace(entry.config, threads=1)
+    run = Run.prepare(config, folder / entry.name, _data(config.data, config.clients, config.seed))
+    if not finished(run):
+        for _ in run.rounds(resume=run.folder.exists()):
+            pass
+
+
+@lru_cache(maxsize=1)
+def _data(part: DataConfig, clients: int, seed: int) -> Federation:
+    """The samples of runs with one seed, which follow each other in a process."""
+    return federation(Config(data=part, clients=clients, seed=seed))
 
 
 def finished(run: Run) -> bool:

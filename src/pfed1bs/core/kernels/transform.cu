@@ -3,7 +3,7 @@
 A block of threads takes a tile of 2^TILE floats, 32 in every thread, through LEVELS levels. In the first pass (COLUMNS
 0) a tile is contiguous: a part of a row, or several short rows. In a later one it is 2^LEVELS pieces of 2^COLUMNS
 floats, 2^shift floats apart. Levels ascend, each (a + b, a - b): every way to cut them into passes gives the same bits
-(docs/wire.md). CUDA's compiler and, for tests, a C compiler with other definitions than cuda.h in front read this file.
+(docs/wire.md). CUDA's compiler and, for tests, a C compiler with other definitions than cuda.cuh in front read this file.
 
 Given by the caller: LOG2, SHIFT, LEVELS, TILE, COLUMNS, LOAD, STORE, ALIGNED, and ALL: nothing of the source is zero. */
 
