@@ -27,6 +27,7 @@ def environment(device: str = "auto") -> dict[str, object]:
         "commit": commit(),
         "kernel": kernel(),
         "device": torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else processor(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count() or 1,
         "bits": str(guarantee(chosen.type)),
@@ -55,10 +56,12 @@ def release() -> str:
 
 
 def commit() -> str:
-    """The commit of the source this runs from, with "+" if it was changed since.
+    """The commit of the source this runs from, with "+" if it was changed since; nothing outside a checkout.
 
-    Outside a checkout what PFED1BS_COMMIT says, for code that has travelled without its history; or nothing.
+    PFED1BS_COMMIT overrules it, for code that has travelled without its history.
     """
+    if told := os.environ.get("PFED1BS_COMMIT"):
+        return told
     words = ["git", "-C", str(PROJECT.parent), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
     found = ""
     if PROJECT.exists():  # an installed package may lie in the checkout of something else
@@ -66,7 +69,7 @@ def commit() -> str:
             found = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
         except OSError:  # there is no git
             pass
-    return found or os.environ.get("PFED1BS_COMMIT", "")
+    return found
 
 
 def argv() -> str:
