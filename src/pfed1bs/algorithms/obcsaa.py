@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import Averaging
-from pfed1bs.algorithms.pfed1bs import sketch_size
+from pfed1bs.algorithms.base.onebit import sketch_size
 from pfed1bs.compressors.onebitcs import OneBitCS, biht
 from pfed1bs.core.options import FRACTION, at_least, option
 from pfed1bs.core.votes import sign, unpack
