@@ -87,7 +87,8 @@ def run(*words: str) -> int:
         (["--algorithm.name", "somebody:Plain"], "algorithm somebody:Plain must be a dataclass"),
         (
             ["--algorithm.name", "somebody:Unfinished"],
-            "lacks seed, broadcast, aggregate, paper, personalises, trains, absorb, snapshot, known, personal",
+            "lacks seed, paper, personalises, trains, replicates, snapshot_layout, judged_with, broadcast, absorb, "
+            "snapshot, known, aggregate, diagnose, penalties, personal",
         ),
         (["--algorithm.name", "somebody:Mine", "--algorithm.strenth", "1"], "did you mean algorithm.strength?"),
     ],

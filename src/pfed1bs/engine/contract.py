@@ -182,9 +182,7 @@ class Algorithm(Protocol):
         """The weights that are judged, by name: "personal", and where they exist "global" and "tuned"."""
 
 
-CONTRACT = tuple(
-    name for name in vars(Algorithm) if not name.startswith("_")
-)  # what a method has to say, its task apart
+CONTRACT = tuple(name for name in vars(Algorithm) if not name.startswith("_"))  # what a method says, its task apart
 
 
 def buffers_of(state: State) -> State:
