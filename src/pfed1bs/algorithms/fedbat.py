@@ -47,7 +47,7 @@ class FedBAT(Averaging):
         return (alpha0 * torch.exp(self.rho * a)).clamp(self.alpha_min, self.alpha_max)
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
-        """Phi R steps of w + u with a real u, the others of w + Bin(u, alpha); then Bin is drawn once more and sent."""
+        """First phi R steps of w + u, the others of w + Bin(u, alpha); then Bin is drawn once more and sent."""
         w, buffers = self.begin(clients, received)
         steps, warm, draw = batches(), int(self.warm_up * batches.steps), self.bin
         u, buffers, loss = self.descent.run(w, buffers, islice(steps, warm))

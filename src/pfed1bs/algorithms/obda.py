@@ -44,7 +44,7 @@ class OBDA(Replica):
 
     @property
     def vote(self) -> Vote:
-        """W <- w - step_t v for the majority v of the clients' signs."""
+        """The rule w <- w - step_t v for the majority v of the clients' signs."""
         return Vote(self.task.n, self.step, self.decay, self.tie, self.weights)
 
     @property

@@ -116,7 +116,7 @@ class PFed1BSDelta(Method):
         return {**clients, "theta": theta, **own}
 
     def step_of(self, v: Tensor, s: Tensor, round: int) -> Tensor:
-        """S Phi_t^T R_t^T v: how the server's answer moves the shared model."""
+        """The step s Phi_t^T R_t^T v: how the server's answer moves the shared model."""
         phi = self.code(round)
         r = phi.scaled(v, s)
         return phi.lift(phi.turn_back(r) if self.rotate else r)
@@ -133,7 +133,7 @@ class PFed1BSDelta(Method):
         return {**kept, **memory, "theta": theta, "log/loss": loss}, {"signs": z, "scale": s}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
-        """Q = sum_k p_k s_k z_k, in float64 by ascending id; v = sign(R_t q), s = |q|_2^2 / |q|_1; theta follows."""
+        """From q = sum_k p_k s_k z_k, in float64 by ascending id: v = sign(R_t q), s = |q|_2^2 / |q|_1, and theta."""
         phi, m, messages = self.code(cohort.round), self.m, list(received)  # packed, until all scales are known
         scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
         total = torch.zeros(m, dtype=torch.float64)

@@ -32,7 +32,7 @@ class Bin:
         yield from ((part, torch.ones_like(alpha[:, :1])) for part in self.code.plain)
 
     def counted(self, u: Tensor, alpha: Tensor) -> Tensor:
-        """V for u, which it is written over."""
+        """The v of u, written over it."""
         for part, width in self.widths(alpha):
             u[:, part].div_(width)
         return u
@@ -63,7 +63,7 @@ class Bin:
         return 2 * torch.stack(sums, 1)
 
     def descend(self, v: Tensor, w: Tensor, grad: Tensor, velocity: Tensor | None, *alphas: Tensor) -> None:
-        """U <- u - lr (grad + mu (w + u)), with momentum; v counts u by the first alpha before, by the second after."""
+        """Step u <- u - lr (grad + mu (w + u)), with momentum; v counts by the first alpha before, by the second after."""
         lr, mu, momentum = self.descent.lr, self.descent.mu, self.descent.momentum
         for (part, old), (_, new) in zip(*map(self.widths, alphas), strict=True):
             to = grad[:, part] if velocity is None else velocity[:, part].mul_(momentum).add_(grad[:, part])
@@ -71,7 +71,7 @@ class Bin:
             v[:, part].mul_(old / new).addcmul_(to, -lr / new)
 
     def ended(self, v: Tensor, w: Tensor, alpha: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """W + u and Bin(u, alpha), written over v and over what was drawn."""
+        """The model w + u and Bin(u, alpha), written over v and over what was drawn."""
         for part, width in self.widths(alpha):
             drawn[:, part].mul_(width)
             v[:, part].mul_(width).add_(w[:, part])

@@ -41,7 +41,7 @@ class Descent:
     momentum: float = 0.0
 
     def step(self, w: Tensor, grad: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """W - lr (grad + mu w), or the same through the velocity; the gradient is written over."""
+        """The weights w - lr (grad + mu w), or the same through the velocity; the gradient is written over."""
         if self.mu:
             grad.add_(w, alpha=self.mu)
         if not self.momentum:
@@ -83,7 +83,7 @@ class Descent:
 
 
 def _pulled(grad: Tensor, pull: Tensor | Lifted | None, lam: float) -> tuple[Tensor, Tensor | None]:
-    """Grad + lam pull, and of a lifted pull its share."""
+    """The sum grad + lam pull, and of a lifted pull its share."""
     if not isinstance(pull, Lifted):
         return grad if pull is None else torch.add(grad, pull, alpha=lam), None
     share = grad.new_zeros(len(grad))
