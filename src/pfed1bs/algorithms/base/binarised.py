@@ -63,7 +63,7 @@ class Bin:
         return 2 * torch.stack(sums, 1)
 
     def descend(self, v: Tensor, w: Tensor, grad: Tensor, velocity: Tensor | None, *alphas: Tensor) -> None:
-        """Step u <- u - lr (grad + mu (w + u)), with momentum; v counts by the first alpha before, by the second after."""
+        """Step u <- u - lr (grad + mu (w + u)) with momentum; v counts by the first alpha before, the second after."""
         lr, mu, momentum = self.descent.lr, self.descent.mu, self.descent.momentum
         for (part, old), (_, new) in zip(*map(self.widths, alphas), strict=True):
             to = grad[:, part] if velocity is None else velocity[:, part].mul_(momentum).add_(grad[:, part])
