@@ -38,7 +38,7 @@ def test_the_core_needs_torch_and_numpy_only():
 import sys
 for name in ({blocked}):
     sys.modules[name] = None  # importing it now fails
-import pfed1bs
+import pfed1bs, pfed1bs.extend
 for name in pfed1bs.__all__:
     getattr(pfed1bs, name)
 from pfed1bs.algorithms import REGISTRY, algorithm_class

@@ -11,7 +11,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.core.options import PROVIDED
 from pfed1bs.data import Federation, federate
 from pfed1bs.data import load as load_data
-from pfed1bs.engine.contract import Algorithm, Cohort, replicates
+from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.exchange import rows
 from pfed1bs.engine.rounds import Progress, begin, simulate
 from pfed1bs.engine.scores import evaluate
@@ -107,7 +107,7 @@ def test_messages_have_the_declared_layout_and_training_changes_weights(name):
     server, clients = algorithm.init(CLIENTS)
     ids = torch.arange(CLIENTS)
     cohort = Cohort(0, 0, ids, data.sizes, torch.full((CLIENTS,), -1))
-    received = {} if replicates(algorithm) else algorithm.broadcast(server, cohort)
+    received = {} if algorithm.replicates else algorithm.broadcast(server, cohort)
     assert list(received) in ([], list(algorithm.down))
     state, said = algorithm.local(clients, received, cohort, data.batches(ids, 0, 0, 2, 8))
     assert list(said) == list(algorithm.up)

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from pfed1bs.algorithms import make
-from pfed1bs.algorithms.fedbat import FedBAT, drawn
+from pfed1bs.algorithms.base.binarised import noise
+from pfed1bs.algorithms.fedbat import FedBAT
 from pfed1bs.data import federate, load
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.rounds import simulate
@@ -26,7 +27,7 @@ def binarised(fedbat: FedBAT, u: torch.Tensor, alpha: torch.Tensor, name: str = 
     v, models = torch.cat([u[:, :4] / (2 * alpha), u[:, 4:]], 1), []
     for start in (torch.zeros_like(u), torch.ones_like(u)):
         models.append(torch.zeros_like(u))
-        fedbat.binarise(v, start, alpha, drawn(cohort(len(u)), name, torch.empty_like(u)), models[-1])
+        fedbat.bin.draw(v, start, alpha, noise(cohort(len(u)), name, torch.empty_like(u)), models[-1])
     assert torch.equal(models[1], 1 + models[0])
     return models[0]
 
@@ -40,16 +41,16 @@ def test_the_mean_of_bin_is_u_cut_at_alpha():
 
 
 def test_noise_of_every_height_adds_up_to_u_cut_at_alpha():
-    noise = ((torch.arange(8) + 0.5) / 8 - 0.5)[:, None].repeat(1, 6)  # -7/16, -5/16 .. 7/16
+    heights = ((torch.arange(8) + 0.5) / 8 - 0.5)[:, None].repeat(1, 6)  # -7/16, -5/16 .. 7/16
     v, update = torch.tensor([-2.0, -0.25, 0.125, 0.5, 3.0, 3.0]).expand(8, -1), torch.empty(8, 6)
-    method().binarise(v, torch.zeros(8, 6), torch.full((8, 1), 0.5), noise, update)  # alpha 1/2: u is v
+    method().bin.draw(v, torch.zeros(8, 6), torch.full((8, 1), 0.5), heights, update)  # alpha 1/2: u is v
     assert update.mean(0).tolist() == [-0.5, -0.25, 0.125, 0.5, 3.0, 3.0]
 
 
 def test_noise_fills_the_range_evenly():
-    noise = drawn(cohort(2), "test", torch.empty(2, 100_001))
-    assert (torch.histc(noise[0], 10, -0.5, 0.5) - 10_000).abs().max() < 400  # 4 standard deviations
-    assert noise.abs().max() <= 0.5 and not torch.equal(noise[0], noise[1])
+    drawn = noise(cohort(2), "test", torch.empty(2, 100_001))
+    assert (torch.histc(drawn[0], 10, -0.5, 0.5) - 10_000).abs().max() < 400  # 4 standard deviations
+    assert drawn.abs().max() <= 0.5 and not torch.equal(drawn[0], drawn[1])
 
 
 def test_draws_differ_between_steps_and_rounds():
@@ -63,7 +64,7 @@ def test_gradients_follow_the_published_rules():
     u = torch.tensor([[3.0, 0.5, -2.0, -0.5, 7.0, 7.0]])
     update = torch.tensor([[1.0, -1.0, -1.0, -1.0, 7.0, 7.0]])
     grad = torch.tensor([[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]])
-    slope = method().slope(u / 2, update / 2, grad)
+    slope = method().bin.slope(u / 2, update / 2, grad)
     assert grad.tolist() == [[0, 20, 0, 40, 50, 60]]
     assert slope.tolist() == [[10 * 1 + 20 * (-1 - 0.5) + 30 * -1 + 40 * (-1 + 0.5)]]
 
@@ -73,14 +74,14 @@ def test_weights_descend_with_ridge_and_momentum():
     start, u = torch.ones(1, 6), torch.tensor([[0.5, -0.5, 3.0, 0.0, 1.0, 2.0]])
     v, grad, velocity = u / torch.tensor([2.0, 2, 2, 2, 1, 1]), torch.full((1, 6), 10.0), torch.full((1, 6), 8.0)
     one = torch.ones(1, 1)
-    method(lr=0.5, mu=2.0, momentum=0.25).descend(v, start, grad, velocity, one, 2 * one)
+    method(lr=0.5, mu=2.0, momentum=0.25).bin.descend(v, start, grad, velocity, one, 2 * one)
     assert velocity.tolist() == [[2 + 10 + 3, 2 + 10 + 1, 2 + 10 + 8, 2 + 10 + 2, 2 + 10 + 4, 2 + 10 + 6]]
     assert v.tolist() == [[-7 / 4, -7 / 4, -7 / 4, -7 / 4, 1 - 8, 2 - 9]]  # 0.5 - 7.5, -0.5 - 6.5, 3 - 10, 0 - 7
 
 
 def test_alpha_starts_at_the_mean_magnitude_and_stays_in_its_range():
     fedbat = method(rho=2.0)
-    assert fedbat.magnitudes(torch.tensor([[1.0, -2, 3, -4, 100, 100]])).tolist() == [[2.5]]
+    assert fedbat.bin.magnitudes(torch.tensor([[1.0, -2, 3, -4, 100, 100]])).tolist() == [[2.5]]
     alpha = fedbat.alpha(torch.tensor([[0.01, 1.0, 1e-9]]), torch.tensor([[0.5, 0.0, 0.0]]))
     assert alpha[0].tolist() == pytest.approx([0.01 * 2.718281828, 0.05, 5e-4])
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from pfed1bs.core.rng import stream
-from pfed1bs.core.sketch import gaussian, srht
+from pfed1bs.core.sketch import gaussian, penalty, smooth_l1, srht
 from pfed1bs.core.votes import pack, sign, tally, unpack
-from pfed1bs.facts.diagnostics import penalty, smooth_l1
 
 N, M, PADDED = 20, 8, 32
 SKETCHES = {

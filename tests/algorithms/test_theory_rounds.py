@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from pfed1bs.algorithms.local import Local
 from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.core.rng import stream
-from pfed1bs.core.votes import sign
+from pfed1bs.core.sketch import smooth_l1
+from pfed1bs.core.votes import pack, sign
 from pfed1bs.data import Federation
 from pfed1bs.data.batches import ClientBatches
 from pfed1bs.engine.rounds import begin, simulate
-from pfed1bs.facts.diagnostics import consensus, objectives, potential, smooth_l1
+from pfed1bs.facts.diagnostics import objectives, potential
 from pfed1bs.nn.task import Task
 
 SIZES, EQUAL = (4, 8, 2, 8, 4, 2), (4, 4, 4, 4, 4, 4)
@@ -94,7 +95,7 @@ def play(algorithm, data, rounds=20, sampled=CLIENTS):
     psi = potential(algorithm, data, before.server, before.clients, round=0)
     for round in simulate(algorithm, data, rounds=rounds, sampled=sampled, steps=STEPS, batch=BATCH, device="cpu"):
         now, ids = round.progress, round.cohort.ids
-        v, v_after = (consensus(algorithm, at.server, at.round).double() for at in (before, now))
+        v, v_after = (algorithm.consensus(at.server, at.round).double() for at in (before, now))
         active = torch.ones(CLIENTS) if algorithm.train == "all" else torch.zeros(CLIENTS).index_fill(0, ids, 1)
         w, squares = before.clients["w"], torch.zeros(CLIENTS, dtype=torch.float64)
         for _ in range(STEPS):
@@ -109,6 +110,12 @@ def play(algorithm, data, rounds=20, sampled=CLIENTS):
         turns.append(Turn(psi, before.clients["w"], v, psi_after, w, v_after, squares, change, ids))
         before, psi = now, psi_after
     return turns
+
+
+def against(algorithm, data, w, v):
+    """F~_k(w_k; v); v = 0 is what clients see in round 0."""
+    server, round = ({"consensus": pack(v)}, 1) if v.any() else ({}, 0)
+    return objectives(algorithm, data, server, {"w": w}, round=round)
 
 
 def step_constant(algorithm, data):
@@ -137,7 +144,7 @@ def test_gradient_is_smooth_with_the_constant_of_lemma_3():
 def test_every_client_descends_as_lemma_7_says(factor):
     data, algorithm = federation(), logistic(factor)
     for turn in play(algorithm, data):
-        start, end = (objectives(algorithm, data, {"w": w}, turn.v) for w in (turn.w, turn.w_after))
+        start, end = (against(algorithm, data, w, turn.v) for w in (turn.w, turn.w_after))
         violation = end - start + step_constant(algorithm, data) * turn.squares
         assert violation.max() <= 1e-12
 
@@ -150,7 +157,7 @@ def test_potential_falls_by_the_gradients_up_to_the_change_of_consensus(factor, 
     shares = data.sizes.double() / data.sizes.sum()
     turns = play(algorithm, data, sampled=sampled)
     for turn in turns:
-        trained = float(shares @ objectives(algorithm, data, {"w": turn.w_after}, turn.v))
+        trained = float(shares @ against(algorithm, data, turn.w_after, turn.v))
         assert turn.psi_after == pytest.approx(trained + turn.change, abs=1e-12)
         bound = turn.psi - step_constant(algorithm, data) * float(shares @ turn.squares) + turn.change
         assert turn.psi_after <= bound + 1e-12
@@ -239,6 +246,6 @@ def test_training_all_is_training_the_sampled_ones_when_all_are_sampled():
 def test_one_client_alone_is_its_own_consensus():
     algorithm = PFed1BS(Task(nn.Linear(9, 2)), lam=0.1, ratio=0.4)
     for round in weights_after(algorithm, clients=1):
-        v, w = consensus(algorithm, round.progress.server, round.number + 1), round.progress.clients["w"][0]
+        v, w = algorithm.consensus(round.progress.server, round.number + 1), round.progress.clients["w"][0]
         assert torch.equal(v, sign(algorithm.sketch.forward(w)))
         assert round.log["ties"] == 0

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfed1bs.engine.contract import Algorithm, Cohort
+from pfed1bs.algorithms.base.method import Method
+from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.exchange import (
     Traffic,
     hear,
@@ -18,7 +19,6 @@ from pfed1bs.engine.exchange import (
     replaced,
     rows,
     say,
-    snapshot_layout,
     tell,
     traffic,
 )
@@ -27,7 +27,15 @@ from pfed1bs.wire.messages import Refused
 
 
 @dataclass(frozen=True)
-class Adder(Algorithm):
+class Bare(Method):
+    """A method that needs no task, and says only what a test needs."""
+
+    task: None = None
+    paper = personalises = down = up = init = broadcast = local = aggregate = None
+
+
+@dataclass(frozen=True)
+class Adder(Bare):
     """Ten integers at the server, replicated at every client; a round doubles them and adds what is broadcast.
 
     A broadcast is 8 bytes of payload (an amount for either half), a snapshot 40, an answer 4; a header is 20.
@@ -35,6 +43,8 @@ class Adder(Algorithm):
 
     down = {"amounts": Floats((2,))}
     up = {"number": Floats()}
+    replicates = True
+    snapshot_layout = {"total": Floats((10,))}
 
     def init(self, clients):
         return {"total": torch.zeros(10), "amounts": torch.zeros(2)}, {"replica": torch.zeros(clients, 10)}
@@ -64,12 +74,11 @@ class Adder(Algorithm):
 class Endless(Adder):
     """The same without a snapshot."""
 
-    def snapshot(self, server):
-        return None
+    snapshot_layout = {}
 
 
 @dataclass(frozen=True)
-class Personal(Algorithm):
+class Personal(Bare):
     """Every client is told a pair of its own and a number for all; it answers with three signs."""
 
     down = {"own": Floats((2,)), "common": Floats()}
@@ -164,11 +173,6 @@ def test_history_is_never_longer_than_a_snapshot():
     assert [sorted(step.history) for step in play(Endless(), 2, [[0]] * 3)] == [[0], [0, 1], [0, 1, 2]]
 
 
-def test_the_layout_of_a_snapshot_is_that_of_its_fields():
-    assert snapshot_layout(Adder()) == {"total": Floats((10,))}
-    assert snapshot_layout(Endless()) == {} and snapshot_layout(Personal()) == {}
-
-
 def test_messages_for_one_client_are_encoded_one_by_one_and_heard_as_a_stack():
     cohort = cohort_of([1, 4])
     news = tell(Personal(), {}, {}, cohort)
@@ -202,7 +206,7 @@ def test_an_answer_under_another_sample_count_is_refused_when_its_turn_comes():
 
 def test_a_method_that_says_nothing_costs_nothing():
     @dataclass(frozen=True)
-    class Silent(Algorithm):
+    class Silent(Bare):
         down = {}
         up = {}
 
@@ -220,7 +224,28 @@ def test_rows_are_taken_and_put_back_without_changing_the_original():
     after = replaced(state, at, part)
     assert after["w"].tolist() == [[10, 11], [2, 3], [14, 15]] and after["step"].tolist() == [10, 1, 12]
     assert state["w"].tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert rows(state, torch.arange(3)) is state and replaced(state, torch.arange(3), part) is part
+    assert rows(state, torch.arange(3)) is state
+    whole = {"w": torch.ones(3, 2), "step": torch.ones(3)}
+    assert replaced(state, torch.arange(3), whole) is whole
+
+
+def test_neighbouring_rows_are_no_copies():
+    state = {"w": torch.arange(6.0).reshape(3, 2)}
+    assert rows(state, torch.tensor([1, 2]))["w"].data_ptr() == state["w"][1:].data_ptr()
+
+
+@pytest.mark.parametrize("at", [[2, 1, 0], [0, 0], [1, 3], [7, 8, 9], [-1, 0, 1], [0, 2, 1]])
+def test_places_that_do_not_ascend_or_do_not_exist_are_refused(at):
+    state, at = {"w": torch.arange(3.0)}, torch.tensor(at)
+    with pytest.raises(ValueError, match="places must ascend below the number of rows"):
+        rows(state, at)
+    with pytest.raises(ValueError, match="places must ascend below the number of rows"):
+        replaced(state, at, {"w": torch.zeros(len(at))})
+
+
+def test_a_part_with_another_number_of_rows_is_refused():
+    with pytest.raises(ValueError, match="2 places cannot be filled from rows"):
+        replaced({"w": torch.arange(3.0)}, torch.tensor([0, 1]), {"w": torch.zeros(3)})
 
 
 def test_pieces_cover_everything_in_order():

@@ -10,11 +10,12 @@ from torch import nn
 
 from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.core.rng import stream
+from pfed1bs.core.sketch import penalty
 from pfed1bs.core.votes import pack, sign
 from pfed1bs.data import Federation
 from pfed1bs.engine.exchange import listen
 from pfed1bs.engine.rounds import simulate
-from pfed1bs.facts.diagnostics import consensus, group_hamming, hamming, label_groups, objectives, penalty, potential
+from pfed1bs.facts.diagnostics import group_hamming, hamming, label_groups, objectives, potential
 from pfed1bs.nn.task import Task
 
 
@@ -39,7 +40,7 @@ def test_objective_adds_loss_penalty_and_ridge_of_every_client():
     algorithm, data = method(lam=0.5, mu=0.1, gamma=1e6), federation()
     c = plus_or_minus(algorithm)
     clients = {"w": torch.tensor([[0.0, 0.0], [3.0, c]])}  # Phi w = 0, 4
-    found = objectives(algorithm, data, clients, torch.tensor([-1.0]))
+    found = objectives(algorithm, data, {"consensus": pack(torch.tensor([-1.0]))}, clients)
     gap = 3 - c
     losses = [log(1 + 2.718281828459045 ** (s * gap)) for s in (2, -3, 4)]  # labels 1, 0, 1 of samples 2, 3, 4
     expected = [log(2), sum(losses) / 3 + 0.5 * (4 + 4) + 0.05 * 10]
@@ -50,7 +51,7 @@ def test_objective_adds_loss_penalty_and_ridge_of_every_client():
 def test_potential_weighs_the_clients_by_their_samples():
     algorithm, data = method(lam=0.5, mu=0.1), federation()
     server, clients = algorithm.init(2)
-    own = objectives(algorithm, data, clients, consensus(algorithm, server, 1))
+    own = objectives(algorithm, data, server, clients)
     assert potential(algorithm, data, server, clients) == pytest.approx(float(own[0] + 3 * own[1]) / 4, rel=1e-12)
 
 
@@ -87,7 +88,8 @@ def test_potential_uses_the_running_statistics_of_every_client():
     clients = {**clients, "w": torch.tensor([[1.0, 0.0], [1.0, 0.0]])}
     mean = "buffer/0.running_mean"
     moved = {**clients, mean: clients[mean] + torch.tensor([[0.0], [3.0]])}
-    before, after = (objectives(algorithm, data, state, torch.ones(1)) for state in (clients, moved))
+    server = {"consensus": pack(torch.ones(1))}
+    before, after = (objectives(algorithm, data, server, state) for state in (clients, moved))
     assert before[0] == after[0]
     assert after[1] == pytest.approx((log(2) + log(1 + 2.718281828459045)) / 2, rel=1e-4)  # logits 0 and 1
 

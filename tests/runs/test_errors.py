@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 from pfed1bs.algorithms.local import Local
+from pfed1bs.extend import Method
 
 def data():
     return np.zeros((7, 3)).reshape(5, 5), np.zeros(5)
@@ -58,6 +59,11 @@ class Unfinished:
     up = down = {}
     def init(self, clients): ...
     def local(self, clients, received, cohort, batches): ...
+
+@dataclass(frozen=True)
+class Heir(Method):
+    paper = "nobody"
+    up = down = {}
 
 class Plain: ...
 """
@@ -87,8 +93,10 @@ def run(*words: str) -> int:
         (["--algorithm.name", "somebody:Plain"], "algorithm somebody:Plain must be a dataclass"),
         (
             ["--algorithm.name", "somebody:Unfinished"],
-            "lacks seed, broadcast, aggregate, paper, personalises, trains, absorb, snapshot, known, personal",
+            "lacks seed, paper, personalises, trains, replicates, snapshot_layout, judged_with, broadcast, absorb, "
+            "snapshot, known, aggregate, diagnose, penalties, personal",
         ),
+        (["--algorithm.name", "somebody:Heir"], "lacks personalises, init, broadcast, local, aggregate"),
         (["--algorithm.name", "somebody:Mine", "--algorithm.strenth", "1"], "did you mean algorithm.strength?"),
     ],
 )

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.options import PROVIDED, check, keys
-from pfed1bs.engine.contract import Algorithm
+from pfed1bs.engine.contract import CONTRACT, Algorithm
 from pfed1bs.nn.task import Task
 
 REGISTRY = {  # name on the command line: module and class
@@ -33,8 +33,6 @@ REGISTRY = {  # name on the command line: module and class
     "fedproto": "fedproto:FedProto",
     "dispfl": "dispfl:DisPFL",
 }
-OWN = ("down", "up", "init", "broadcast", "local", "aggregate", "paper", "personalises")  # a method has to say these
-USUAL = ("trains", "absorb", "snapshot", "known", "personal")  # of these Algorithm has the common case
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
@@ -70,12 +68,12 @@ def _own(name: str) -> type[Algorithm]:
     if not isinstance(found, type) or not is_dataclass(found):
         raise UserError(f"algorithm {name} must be a dataclass", "put @dataclass(frozen=True) before the class")
     given = {item.name for item in fields(found)}
+    lacking = getattr(found, "__abstractmethods__", frozenset())  # of a class that inherits from Algorithm
     missing = [part for part in PROVIDED if part not in given]
-    missing += [part for part in OWN if getattr(found, part, None) in (None, getattr(Algorithm, part, None))]
-    missing += [part for part in USUAL if not hasattr(found, part)]
+    missing += [part for part in CONTRACT if part not in given and (part in lacking or not hasattr(found, part))]
     if missing:
         raise UserError(
             f"algorithm {name} lacks {', '.join(missing)}",
-            "pfed1bs.Algorithm says what each of them is, and has some to inherit",
+            "pfed1bs.Algorithm says what each of them is, and pfed1bs.extend.Method has most of them to inherit",
         )
     return found

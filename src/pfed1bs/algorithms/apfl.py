@@ -6,14 +6,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.exact import Companion, apart, shared_of
+from pfed1bs.algorithms.base.averaging import Averaging
+from pfed1bs.algorithms.base.companion import apart, shared_of
+from pfed1bs.algorithms.base.descent import Walk
 from pfed1bs.core.options import SHARE, option
-from pfed1bs.engine.contract import Batches, Cohort, State, Walk, buffers_of, present
+from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, present
 from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)
-class APFL(Companion):
+class APFL(Averaging):
     """Judged is the mixture alpha v + (1 - alpha) w_k; alpha = 1 is Local-only, to rounding.
 
     Published codes disagree on the order; here a step of w_k, then the mixture, then a step of v by the gradient at the
@@ -25,15 +27,18 @@ class APFL(Companion):
     adaptive: bool = option(False, "whether each client learns its alpha")
 
     paper: ClassVar[str] = "Deng et al., arXiv 2003.13461"
+    personalises: ClassVar[bool] = True
 
     def init(self, clients: int) -> tuple[State, State]:
         """Own models and mixtures begin as the shared one."""
         server, state = super().init(clients)
-        return server, {"alpha": torch.full((clients, 1), self.alpha), "own": state["w"].clone(), **state}
+        velocity = present(velocity=0 * state["w"] if self.momentum else None)
+        own = {"alpha": torch.full((clients, 1), self.alpha), "own": state["w"].clone()}
+        return server, {**own, **state, **apart(self.task.buffers(clients)), **velocity}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of the shared and of the own model, on the same batches."""
-        start, shared = self._begin(shared_of(clients), received)
+        start, shared = self.begin(shared_of(clients), received)
         walk = Walk(start, None, shared, torch.zeros(len(start)))
         v, alpha, buffers, velocity = clients["own"], clients["alpha"], buffers_of(clients), clients.get("velocity")
         for step, (x, y) in enumerate(batches()):
@@ -46,6 +51,11 @@ class APFL(Companion):
                 alpha = (alpha - self.lr * slope).clamp(0, 1)
         state = {"alpha": alpha, "own": v, "w": mixed(alpha, v, w), **buffers, **apart(walk.buffers)}
         return {**state, **present(velocity=velocity), "log/loss": loss}, self.said(w - start, walk.buffers, cohort)
+
+    def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
+        """The personal model, and the shared one with its own statistics."""
+        judged = super().personal(server, shared_of(clients), cohort, batches)
+        return {**judged, "personal": model_of(clients)}
 
 
 def mixed(alpha: Tensor, v: Tensor, w: Tensor) -> Tensor:

@@ -9,17 +9,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.descent import Walk
 from pfed1bs.algorithms.base.masks import drawn, evolved, floats, kept, places
-from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
+from pfed1bs.algorithms.base.method import Method
+from pfed1bs.core.options import FRACTION, SHARE, at_least, option
 from pfed1bs.core.votes import pack
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, stack
-from pfed1bs.nn.task import Task
+from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, stack
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)
-class DisPFL(Algorithm):
+class DisPFL(Method):
     """Decentralised, here through a server that relays: one upload of the sparse model, one download per neighbour.
 
     Neighbours are drawn anew in every round among the clients that take part; the bytes are those of the links. All
@@ -28,11 +29,6 @@ class DisPFL(Algorithm):
     and 10 of 100 clients as neighbours, and decay the step size and clip gradients, which is left out here.
     """
 
-    task: Task
-    seed: int = 0
-    lr: float = option(0.05, "eta: step size", POSITIVE, role="optimiser")
-    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
-    momentum: float = option(0.0, "starts from rest in every round", BELOW_ONE, role="optimiser")
     density: float = option(0.5, "rho: share of the weights that exist", FRACTION)
     neighbours: int = option(1, "models that a client is sent in a round", at_least(1))
     anneal: float = option(
@@ -77,11 +73,11 @@ class DisPFL(Algorithm):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The average over those who have a weight, R steps of SGD under the mask, then a new mask."""
-        mask, descent = floats(clients["mask"]), Descent(self.task, self.lr, self.mu, self.momentum)
+        mask = floats(clients["mask"])
         w = self.mixed(clients["w"] * mask, mask, received)
         walk = Walk(w, None, buffers_of(clients), torch.zeros(len(w)), own=True)
         for x, y in batches():
-            walk = descent.advance(walk, x, y)
+            walk = self.descent.advance(walk, x, y)
             walk.w.mul_(mask)
         share = self.anneal / 2 * (1 + math.cos(math.pi * min(1, cohort.round / self.horizon)))
         scores = self.scores(walk.w, walk.buffers, cohort, batches)

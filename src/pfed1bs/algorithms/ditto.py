@@ -5,14 +5,16 @@ from typing import ClassVar
 
 import torch
 
-from pfed1bs.algorithms.base.exact import Companion, apart, shared_of
+from pfed1bs.algorithms.base.averaging import Averaging
+from pfed1bs.algorithms.base.companion import apart, shared_of
+from pfed1bs.algorithms.base.descent import Walk
 from pfed1bs.core.options import NOT_NEGATIVE, option
-from pfed1bs.engine.contract import Batches, Cohort, State, Walk, buffers_of, present
+from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, present
 from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)
-class Ditto(Companion):
+class Ditto(Averaging):
     """A persistent v per client, and FedAvg on the same batches; lam = 0 is Local-only, bit for bit.
 
     The authors' code draws clients in proportion to N_k and averages them equally; here they are drawn uniformly and
@@ -22,10 +24,17 @@ class Ditto(Companion):
     lam: float = option(0.1, "lambda: pull of the personal model towards the received one", NOT_NEGATIVE)
 
     paper: ClassVar[str] = "Li et al., ICML 2021"
+    personalises: ClassVar[bool] = True
+
+    def init(self, clients: int) -> tuple[State, State]:
+        """The same weights everywhere, from the seed."""
+        server, state = super().init(clients)
+        velocity = present(velocity=0 * state["w"] if self.momentum else None)
+        return server, {**state, **apart(self.task.buffers(clients)), **velocity}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of both models; the personal one is pulled towards the model as it was received."""
-        start, shared = self._begin(shared_of(clients), received)
+        start, shared = self.begin(shared_of(clients), received)
         walk = Walk(start, None, shared, torch.zeros(len(start)))
         own = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), walk.loss)
         for x, y in batches():
@@ -33,3 +42,8 @@ class Ditto(Companion):
             walk = self.descent.advance(walk, x, y)
         state = {"w": own.w, **own.buffers, **apart(walk.buffers), **present(velocity=own.velocity)}
         return {**state, "log/loss": own.loss}, self.said(walk.w - start, walk.buffers, cohort)
+
+    def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
+        """The personal model, and the shared one with its own statistics."""
+        judged = super().personal(server, shared_of(clients), cohort, batches)
+        return {**judged, "personal": model_of(clients)}

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pfed1bs.algorithms.base.averaging import Averaging
-from pfed1bs.compressors import Compressor, Dense
 
 
 @dataclass(frozen=True)
@@ -12,11 +11,6 @@ class FedAvg(Averaging):
     """Full precision both ways. The personal model is the client's own after its last local training."""
 
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
-
-    @property
-    def compressor(self) -> Compressor:
-        """Updates as they are."""
-        return Dense(self.task.n)
 
 
 @dataclass(frozen=True)
@@ -29,8 +23,3 @@ class FedAvgFT(Averaging):
     def judged(self) -> Literal["local", "tuned"]:
         """The fine-tuned model is the personal one."""
         return "tuned"
-
-    @property
-    def compressor(self) -> Compressor:
-        """Updates as they are."""
-        return Dense(self.task.n)

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pfed1bs.algorithms.base.method import Method
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, buffers_of, model_of, present, stack
-from pfed1bs.nn.task import Part, Penalty, Task
+from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, option
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, present, stack
+from pfed1bs.nn.task import Part, Penalty
 from pfed1bs.wire.messages import Layout, Message
 from pfed1bs.wire.rows import CountedRows, Rows
 
 
 @dataclass(frozen=True)
-class FedProto(Algorithm):
+class FedProto(Method):
     """Judged are the client's own model, "personal", and the nearest prototype, "prototype", both over all classes.
 
     The paper weights clients by samples, the authors' code equally: `weighting`. As in that code the squared distance
@@ -26,16 +27,13 @@ class FedProto(Algorithm):
     round has; a class that nobody of a round holds keeps its last. lam = 0 is Local-only, to rounding.
     """
 
-    task: Task
-    seed: int = 0
-    lr: float = option(0.05, "eta: step size", POSITIVE, role="optimiser")
     lam: float = option(1.0, "lambda: pull of the features towards the prototypes of their classes", NOT_NEGATIVE)
-    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
     momentum: float = option(0.0, "velocity persists over rounds", BELOW_ONE, role="optimiser")
     weighting: Literal["samples", "clients"] = option("samples", "what counts in the mean of a class")
 
     paper: ClassVar[str] = "Tan et al., AAAI 2022"
     personalises: ClassVar[bool] = True
+    judged_with: ClassVar[Judged] = "server"  # the prototypes
 
     @cached_property
     def head(self) -> Part:
@@ -67,12 +65,11 @@ class FedProto(Algorithm):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps on the loss and the distance of features from prototypes, then the means of the features."""
-        descent, w = Descent(self.task, self.lr, self.mu, self.momentum), clients["w"]
-        buffers, velocity = buffers_of(clients), clients.get("velocity")
+        w, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
         penalty = self.penalty(received["prototypes"]) if received and self.lam else None  # in round 0: none yet
         for x, y in batches():
             grad, loss, buffers = self.task.gradient(w, x, y, buffers, penalty)
-            w, velocity = descent.step(w, grad, velocity)
+            w, velocity = self.descent.step(w, grad, velocity)
         epoch = (-(-cohort.sizes // y.shape[1])).clamp(max=batches.steps).to(w.device)
         means = self.means({"w": w, **buffers}, epoch, batches)
         return {"w": w, **buffers, **present(velocity=velocity), "log/loss": loss}, {"prototypes": means}

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.split import Split
+from pfed1bs.algorithms.base.averaging import Averaging
+from pfed1bs.algorithms.base.split import body
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import INSIDE, option
 from pfed1bs.engine.contract import Batches, Cohort, State
@@ -15,7 +17,7 @@ from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)
-class FedRep(Split):
+class FedRep(Averaging):
     """The head learns on the frozen body, then the body under the frozen head.
 
     The paper counts ten epochs for the head and one to five for the body; here both share the R steps of a round, so
@@ -26,11 +28,17 @@ class FedRep(Split):
     head_share: float = option(0.5, "share of the steps of a round that train the head", INSIDE)
 
     paper: ClassVar[str] = "Collins et al., ICML 2021"
+    personalises: ClassVar[bool] = True
+
+    @cached_property
+    def body(self) -> Tensor:
+        """All weights but the head's."""
+        return body(self.task)
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """Steps of the head, then steps of the body; momentum starts from rest at the switch."""
         head_steps = self.head_steps(batches.steps)
-        start, buffers = self._begin(clients, received)
+        start, buffers = self.begin(clients, received)
         w, buffers, _ = self.descend(start, buffers, "head", batches("head", head_steps))
         w, buffers, loss = self.descend(w, buffers, "body", batches("body", batches.steps - head_steps))
         return {"w": w, **buffers, "log/loss": loss}, self.said(w - start, buffers, cohort)
@@ -63,6 +71,6 @@ class FedRep(Split):
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The averaged body under the own head, trained once more; and all of it fine-tuned."""
         judged = super().personal(server, clients, cohort, batches)
-        w, buffers = self._begin(clients, self.broadcast(server, cohort))
+        w, buffers = self.begin(clients, self.broadcast(server, cohort))
         w, buffers, _ = self.descend(w, buffers, "head", batches("tune", self.tune_steps or None))
         return {**judged, "personal": {"w": w, **buffers}}

@@ -6,20 +6,17 @@ from typing import ClassVar, Literal
 
 import torch
 
-from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
-from pfed1bs.nn.task import Task
+from pfed1bs.algorithms.base.descent import Walk
+from pfed1bs.algorithms.base.method import Method
+from pfed1bs.core.options import BELOW_ONE, option
+from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, present, stack
 from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)
-class Local(Algorithm):
+class Local(Method):
     """Nothing is sent. `train` says whether clients that are not sampled train too, as in pfed1bs."""
 
-    task: Task
-    seed: int = 0
-    lr: float = option(0.05, "eta: step size", POSITIVE, role="optimiser")
-    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
     momentum: float = option(0.0, "velocity persists over rounds", BELOW_ONE, role="optimiser")
     train: Literal["sampled", "all"] = option("sampled", "who does local work in a round")
 
@@ -52,10 +49,9 @@ class Local(Algorithm):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of SGD."""
-        descent = Descent(self.task, self.lr, self.mu, self.momentum)
         walk = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), torch.zeros(len(cohort.ids)))
         for x, y in batches():
-            walk = descent.advance(walk, x, y)
+            walk = self.descent.advance(walk, x, y)
         return {"w": walk.w, **walk.buffers, **present(velocity=walk.velocity), "log/loss": walk.loss}, {}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import Averaging
-from pfed1bs.algorithms.pfed1bs import sketch_size
+from pfed1bs.algorithms.base.onebit import sketch_size
 from pfed1bs.compressors.onebitcs import OneBitCS, biht
 from pfed1bs.core.options import FRACTION, at_least, option
 from pfed1bs.core.votes import sign, unpack
@@ -19,7 +19,7 @@ from pfed1bs.wire.messages import Message
 
 @dataclass(frozen=True)
 class OBCSAA(Averaging):
-    """Clients send signs of a sketch of their kappa largest changes; the server solves once for all of them together.
+    """z_k = sign(Phi s_k), s_k = Top_kappa(w_k - w); w <- w + server_lr |s| BIHT(sum_k p_k z_k), solved once for all.
 
     The channel of the paper is left out, the projection is ours, and the norm of what clients kept is sent too, 32 bits
     that the paper does not have: without (norm = false) the step has length server_lr. Nothing remembers what is cut.
@@ -46,14 +46,14 @@ class OBCSAA(Averaging):
         return OneBitCS(self.task.n, m, kappa, self.seed, self.norm, self.iterations)
 
     def mean(self, received: Iterable[Message], cohort: Cohort) -> Tensor:
-        """The direction that explains the mean of the signs best, times the mean norm."""
-        code = self.compressor
-        signs, length = torch.zeros(code.m, dtype=torch.float64), 0.0 if self.norm else 1.0
-        for share, message in zip(self.shares(cohort).tolist(), received, strict=True):
+        """X sum_k p_k |s_k|, where x = BIHT(y, kappa') explains y = sum_k p_k z_k best."""
+        phi, kappa = self.compressor.sketch, self.compressor.kappa
+        y, length = torch.zeros(phi.m, dtype=torch.float64), 0.0 if self.norm else 1.0
+        for p, message in zip(self.shares(cohort).tolist(), received, strict=True):
             if self.norm and not message["norm"]:
                 continue  # a client that did not move has nothing to say
-            signs += share * unpack(message["signs"], code.m)
-            length += share * float(message["norm"]) if self.norm else 0
-        y = signs.float() if self.votes == "soft" else sign(signs.float()) * (signs != 0)
-        support = min(len(cohort.ids) * code.kappa, code.n) if self.support == "union" else code.kappa
-        return length * biht(code.sketch, y, support, self.iterations)
+            y += p * unpack(message["signs"], phi.m)
+            length += p * float(message["norm"]) if self.norm else 0
+        votes = y.float() if self.votes == "soft" else sign(y.float()) * (y != 0)
+        support = min(len(cohort.ids) * kappa, phi.n) if self.support == "union" else kappa  # kappa'
+        return length * biht(phi, votes, support, self.iterations)

@@ -5,14 +5,14 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from pfed1bs.algorithms.base.exact import Exact
+from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.core.options import POSITIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of
 from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)
-class PerFedAvg(Exact):
+class PerFedAvg(Averaging):
     """Judged is the shared model after one step of size alpha on a batch of training samples.
 
     The authors of pFedMe adapt on test batches in their version; ours never sees them. `lr` is the paper's beta.
@@ -28,7 +28,7 @@ class PerFedAvg(Exact):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps down the loss after the adaptation; each draws its batches independently of each other."""
-        start, buffers = self._begin(clients, received)
+        start, buffers = self.begin(clients, received)
         w, velocity, third = start, None, batches("hessian")
         for first, second in zip(batches(), batches("meta"), strict=True):
             grad, loss, kept = self.task.gradient(self.adapted(w, *first, buffers), *second, buffers)

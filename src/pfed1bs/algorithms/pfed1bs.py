@@ -8,19 +8,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.core.errors import UserError
+from pfed1bs.algorithms.base.descent import Lifted, Walk
+from pfed1bs.algorithms.base.method import Method
+from pfed1bs.algorithms.base.onebit import sketch_size
 from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.core.rng import TIES, bits, key
-from pfed1bs.core.sketch import Sketch, gaussian, srht
+from pfed1bs.core.sketch import Sketch, gaussian, penalty, srht
 from pfed1bs.core.votes import pack, sign, tally, unpack
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, present, stack
-from pfed1bs.nn.task import Task
+from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, present, stack
 from pfed1bs.wire.codecs import Differences, Signs
 from pfed1bs.wire.messages import Kind, Layout, Message
 
 
 @dataclass(frozen=True)
-class PFed1BS(Algorithm):
+class PFed1BS(Method):
     """The method as published; docs/method.md lists every place where the paper left a choice.
 
     The consensus of round 0 is known to all from the seed, so nothing is sent for it. `zero_masked` takes the one-sided
@@ -28,11 +29,7 @@ class PFed1BS(Algorithm):
     `sketch` what the authors' code does (sign(Phi w0)). The authors' optimiser is mu=1e-4, momentum=0.5.
     """
 
-    task: Task
-    seed: int = 0
-    lr: float = option(0.05, "eta: step size", POSITIVE, role="optimiser")
     lam: float = option(5e-4, "lambda: pull towards the consensus", NOT_NEGATIVE)
-    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
     gamma: float = option(1e4, "sharpness of the smoothed l1 norm", POSITIVE)
     ratio: float = option(0.1, "m / n: sketch bits per weight", FRACTION)
     momentum: float = option(0.0, "velocity persists over rounds", BELOW_ONE, role="optimiser")
@@ -103,24 +100,13 @@ class PFed1BS(Algorithm):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps on the smoothed objective (Lemma 2), then the signs of the sketch."""
-        descent = Descent(self.task, self.lr, self.mu, self.momentum)
         zeros = clients["w"].new_zeros(len(cohort.ids))
         walk = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), zeros)
-        v, share = received.get("consensus"), zeros.clone()
-        for step, (x, y) in enumerate(batches(), 1):
-            misfit = self.misfit(walk.w, v)
-            if misfit is None or (step < batches.steps and not self.momentum):
-                walk = descent.advance(walk, x, y)
-                if misfit is not None:
-                    self.sketch.push(walk.w, misfit, -self.lr * self.lam)
-            else:  # the same step in one piece; the last one also shows how strong the pull is
-                grad, loss, buffers = self.task.gradient(walk.w, x, y, walk.buffers)
-                for rows, pull in self.sketch.lifts(misfit):
-                    share[rows] = self.lam * pull.norm(dim=1) / grad[rows].norm(dim=1)
-                    grad[rows].add_(pull, alpha=self.lam)
-                walk = Walk(*descent.step(walk.w, grad, walk.velocity), buffers, loss, own=True)
+        v = received.get("consensus")
+        for step, (x, y) in enumerate(batches(), 1):  # Lemma 2: w <- w - lr (grad + lam pull + mu w)
+            walk = self.descent.advance(walk, x, y, self.pull(walk.w, v), self.lam, measure=step == batches.steps)
         z = sign(self.sketch.forward(walk.w))
-        log = {"log/loss": walk.loss, "log/pull": share}
+        log = {"log/loss": walk.loss, "log/pull": zeros if walk.share is None else walk.share}
         if v is not None:
             log["log/agreement"] = (z == v).float().mean(1)
         held = clients.get("consensus")
@@ -129,15 +115,15 @@ class PFed1BS(Algorithm):
         kept = present(velocity=walk.velocity, consensus=held)
         return {"w": walk.w, **walk.buffers, **kept, **log}, {"sketch": z}
 
-    def misfit(self, w: Tensor, v: Tensor | None) -> Tensor | None:
-        """What Phi^T turns into the gradient of the penalty at w; None where there is no pull."""
+    def pull(self, w: Tensor, v: Tensor | None) -> Lifted | None:
+        """sketch.pull(w, v, gamma), the gradient of the penalty, with its Phi^T left to the step; None: no pull."""
         if not self.lam:
             return None
         if v is None and self.v0 == "sketch":
             v = self.first.to(w.device)
         if v is None and self.v0 == "zero_literal":  # the printed gradient at v = 0: Phi^T tanh(gamma Phi w)
-            return torch.tanh(self.gamma * self.sketch.forward(w))
-        return None if v is None else self.sketch.misfit(w, v, self.gamma)
+            return Lifted(self.sketch, torch.tanh(self.gamma * self.sketch.forward(w)))
+        return None if v is None else Lifted(self.sketch, self.sketch.misfit(w, v, self.gamma))
 
     @cached_property
     def first(self) -> Tensor:
@@ -159,13 +145,19 @@ class PFed1BS(Algorithm):
             "log/ties": torch.tensor(outcome.ties / m),
         }
 
+    def consensus(self, server: State, round: int) -> Tensor:
+        """The v (m,) that clients see in a round: 0, or the sketch of the first weights, before anybody has voted."""
+        if round:
+            return unpack(server["consensus"], self.sketch.m)
+        return self.first if self.v0 == "sketch" else torch.zeros(self.sketch.m)
+
+    def penalties(self, server: State, clients: State, round: int) -> State:
+        """The penalty against the consensus, and the ridge (Eq. 28)."""
+        w = clients["w"]
+        v = self.consensus(server, round).to(w.device)
+        misfit = penalty(self.sketch, w, v, self.gamma, masked=self.v0 != "zero_literal")
+        return {"consensus": self.lam * misfit, "ridge": self.mu / 2 * w.double().square().sum(1)}
+
     def diagnose(self, server: State, message: Message) -> State:
         """How far the clients' sketches are apart."""
         return {"log/sketch": message["sketch"]}
-
-
-def sketch_size(n: int, ratio: float) -> int:
-    """M = floor(ratio n), at least 1."""
-    if not 0 < ratio <= 1:
-        raise UserError(f"algorithm.ratio = m/n must be in (0, 1], got {ratio}", "the paper uses 0.1")
-    return max(1, int(ratio * n + 1e-9))

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.keeping import Keeping
+from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, code, layers
-from pfed1bs.algorithms.base.trial import ALONE, FT, Trial, empty, verdict
-from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, at_least, option
+from pfed1bs.core.options import FRACTION, NOT_NEGATIVE, at_least, option
 from pfed1bs.core.votes import sign, unpack
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Descent, State, Walk, buffers_of, model_of, stack
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, present, stack
 from pfed1bs.engine.trust import clamped
-from pfed1bs.nn.task import Task
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 
@@ -22,18 +22,13 @@ NOISE = 5.0  # how much longer than a client's update a step may be
 
 
 @dataclass(frozen=True)
-class PFed1BSDelta(Algorithm):
-    """theta <- theta + eta_g s Phi_t^T v at everybody, from v = sign of the rotated mean of the clients' scaled signs.
+class PFed1BSDelta(Method):
+    """theta <- theta + eta_g s Phi_t^T R_t^T v at everybody, v = sign(R_t q) for the mean q = sum_k p_k s_k z_k.
 
     Both one-bit stages carry the scale |x|_2^2 / |x|_1 that makes them unbiased under a random rotation. The personal
     model is `ft`, the shared model after the client's local steps, or `prox`, its own model held near the shared one.
     """
 
-    task: Task
-    seed: int = 0
-    lr: float = option(0.05, "eta: step size at the clients", POSITIVE, role="optimiser")
-    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
-    momentum: float = option(0.0, "starts from rest in every round", BELOW_ONE, role="optimiser")
     ratio: float = option(0.1, "m / n: bits per weight", FRACTION)
     step: float = option(
         0.0, "eta_g: size of the shared step; 0: 1, or less where noise would drown it (docs/delta.md)", NOT_NEGATIVE
@@ -54,11 +49,13 @@ class PFed1BSDelta(Algorithm):
 
     paper: ClassVar[str] = "this project, docs/delta.md"
     personalises: ClassVar[bool] = True
+    replicates: ClassVar[bool] = True  # every client keeps theta
+    judged_with: ClassVar[Judged] = "replica"
 
     @property
-    def descent(self) -> Descent:
-        """SGD with the options of the method."""
-        return Descent(self.task, self.lr, self.mu, self.momentum)
+    def keeping(self) -> Keeping:
+        """Which model is personal."""
+        return Keeping(self.keep, self.descent, self.lam, self.trial, self.margin, self.seed)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -66,7 +63,7 @@ class PFed1BSDelta(Algorithm):
         return (self.task.n,) if self.scales == "one" else layers(self.task)
 
     def code(self, round: int) -> Code:
-        """The projection and the rotation of a round."""
+        """Phi_t and R_t of a round."""
         return code(self.sizes, self.ratio, self.seed, round)
 
     @property
@@ -85,13 +82,18 @@ class PFed1BSDelta(Algorithm):
         """Signs and scale of the client's update in the sketch."""
         return self.down
 
+    @property
+    def snapshot_layout(self) -> Layout:
+        """The shared model."""
+        return {"theta": Floats((self.task.n,))}
+
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
         theta, fields = self.task.init(self.seed), self.down
         signs = torch.zeros(fields["signs"].size or 0, dtype=torch.uint8)
         server = {"theta": theta, "signs": signs, "scale": torch.zeros(fields["scale"].shape)}
         rows = stack(theta, clients)
-        extra = empty(rows) if self.keep == "best" else {}
+        extra = self.keeping.first(rows)
         if self.feedback:
             server, extra = {**server, "error": torch.zeros_like(theta)}, {**extra, "error": torch.zeros_like(rows)}
         return server, {"w": rows.clone(), "theta": rows.clone(), **self.task.buffers(clients), **extra}
@@ -100,88 +102,55 @@ class PFed1BSDelta(Algorithm):
         """The step that the last round came to; nothing in round 0."""
         return {"signs": server["signs"], "scale": server["scale"]} if cohort.round else {}
 
+    def snapshot(self, server: State) -> Message:
+        """The shared model."""
+        return {"theta": server["theta"]}
+
     def absorb(self, clients: State, received: Message, round: int) -> State:
         """Move the replica by the step of the round before; a snapshot replaces it."""
         if "theta" in received:
             theta = stack(received["theta"], len(clients["w"])).clone()
         else:
-            theta = clients["theta"] + self.heard(received["signs"], received["scale"], round - 1)
-        return {**clients, "theta": theta, **(self.followed(clients, theta - clients["theta"]) if self.follow else {})}
+            theta = clients["theta"] + self.step_of(received["signs"], received["scale"], round - 1)
+        own = self.keeping.followed(clients, theta - clients["theta"]) if self.follow else {}
+        return {**clients, "theta": theta, **own}
 
-    def followed(self, clients: State, shift: Tensor) -> State:
-        """The client's own models after the shared one has moved; the model of a client that stays alone does not."""
-        if self.keep != "best":
-            return {"w": clients["w"] + shift}
-        near = (clients["choice"] != ALONE)[:, None]
-        return {"w": clients["w"] + near * shift, "scout/prox": clients["scout/prox"] + shift}
-
-    def snapshot(self, server: State) -> Message:
-        """The shared model."""
-        return {"theta": server["theta"]}
-
-    def heard(self, signs: Tensor, scale: Tensor, round: int) -> Tensor:
-        """What the server's answer stands for, s Phi^T R^T v: how a round moves the shared model."""
-        code = self.code(round)
-        v = code.scaled(signs, scale)
-        return code.lift(code.turn_back(v) if self.rotate else v)
+    def step_of(self, v: Tensor, s: Tensor, round: int) -> Tensor:
+        """The step s Phi_t^T R_t^T v: how the server's answer moves the shared model."""
+        phi = self.code(round)
+        r = phi.scaled(v, s)
+        return phi.lift(phi.turn_back(r) if self.rotate else r)
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
-        """R steps from the shared model, and on the same batches R steps of the client's own."""
-        theta, code = clients["theta"], self.code(cohort.round)
+        """Delta = u - theta after R steps; a = Phi_t Delta; z = sign(a) and s = |a|_2^2 / |a|_1 are sent."""
+        theta, phi = clients["theta"], self.code(cohort.round)
         u, buffers, loss = self.descent.run(theta, buffers_of(clients), batches())
-        change = u - theta + clients["error"] if self.feedback else u - theta
-        a = code.sketch(change)
-        signs, scale = sign(a), code.scale(a, shrink=self.feedback)
-        kept = {"w": u, **buffers} if self.keep == "ft" else self.own(clients, u, cohort, batches)
-        if self.feedback:
-            kept["error"] = change - code.lift(code.scaled(signs, scale))
-        return {**kept, "theta": theta, "log/loss": loss}, {"signs": signs, "scale": scale}
-
-    def own(self, clients: State, u: Tensor, cohort: Cohort, batches: Batches) -> State:
-        """The client's own model after the round; during a trial every candidate."""
-        if self.keep == "prox":
-            return self.near(clients["w"], self.lam, clients, batches)
-        trial, choice = Trial(self.task, self.lr, self.lam, self.seed), clients["choice"]
-        on = clients["turns"] < self.trial
-        w = self.near(clients["w"], torch.where(choice == ALONE, 0.0, self.lam)[:, None], clients, batches)
-        state = {**clients, **w, "turns": clients["turns"] + 1}
-        if bool(on.any()):
-            after = {"alone": self.near(clients["alone"], 0.0, clients, batches)["w"]}
-            after |= trial.run(clients, batches, late=clients["turns"] >= self.trial // 2)
-            state |= {name: torch.where(on[:, None], value, clients[name]) for name, value in after.items()}
-            ends = clients["turns"] + 1 == self.trial
-            choice = torch.where(ends, verdict(state["counts"], cohort.sizes.to(u.device), self.margin), choice)
-            state["w"] = torch.where((ends & (choice == ALONE))[:, None], state["alone"], state["w"])
-        state["w"] = torch.where((choice == FT)[:, None], u, state["w"])
-        work = torch.where(on, 6.0, 2.0)  # gradients per local step
-        return {**state, "choice": choice, "log/work": work, "log/choice": choice.float()}
-
-    def near(self, w: Tensor, lam: float | Tensor, clients: State, batches: Batches) -> State:
-        """R steps of w held near the shared model, and the buffers with it."""
-        walk = Walk(w, None, buffers_of(clients), torch.zeros(len(w)))
-        for x, y in batches():
-            walk = self.descent.advance(walk, x, y, lam * (walk.w - clients["theta"]), 1.0)
-        return {"w": walk.w, **walk.buffers}
+        delta = u - theta + clients["error"] if self.feedback else u - theta
+        a = phi.sketch(delta)
+        z, s = sign(a), phi.scale(a, shrink=self.feedback)
+        memory = {"error": delta - phi.lift(phi.scaled(z, s))} if self.feedback else {}
+        kept = self.keeping.kept(clients, {"w": u, **buffers}, cohort, batches)
+        return {**kept, **memory, "theta": theta, "log/loss": loss}, {"signs": z, "scale": s}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
-        """One bit per coordinate of the weighted mean, summed in float64 by ascending id, and the step it means."""
-        code, m = self.code(cohort.round), self.m
-        total, messages = torch.zeros(m, dtype=torch.float64), list(received)  # packed, until all scales are known
+        """From q = sum_k p_k s_k z_k, in float64 by ascending id: v = sign(R_t q), s = |q|_2^2 / |q|_1, and theta."""
+        phi, m, messages = self.code(cohort.round), self.m, list(received)  # packed, until all scales are known
         scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
-        for share, message, s in zip(cohort.weights, messages, scales.double(), strict=True):
-            total += share * code.scaled(unpack(message["signs"], m).double(), s)
-        q, change, memory = total.float(), None, State()
-        if self.feedback:
-            change = code.lift(q) + server["error"]
-            q = code.sketch(change)
-        r = code.turn(q) if self.rotate else q
-        signs, scale, size = sign(r), code.scale(r, shrink=self.feedback), self.size(cohort)
-        if change is not None:
-            memory = {"error": change - self.heard(signs, scale, cohort.round)}
-        shift = self.heard(signs, size * scale, cohort.round)
-        fields = {"signs": Signs(m).pack(signs), "scale": size * scale}
-        logged = {"log/shift": shift.norm(), "log/step": torch.tensor(size), "log/clamped": cut}
-        return {"theta": server["theta"] + shift, **fields, **memory, **logged}
+        total = torch.zeros(m, dtype=torch.float64)
+        for p, message, s in zip(cohort.weights, messages, scales.double(), strict=True):
+            total += p * phi.scaled(unpack(message["signs"], m).double(), s)
+        q, memory = total.float(), server.get("error")
+        if memory is not None:
+            memory = phi.lift(q) + memory
+            q = phi.sketch(memory)
+        r = phi.turn(q) if self.rotate else q
+        v, s, eta = sign(r), phi.scale(r, shrink=self.feedback), self.size(cohort)
+        if memory is not None:
+            memory = memory - self.step_of(v, s, cohort.round)
+        shift = self.step_of(v, eta * s, cohort.round)
+        said = {"signs": Signs(m).pack(v), "scale": eta * s, **present(error=memory)}
+        logged = {"log/shift": shift.norm(), "log/step": torch.tensor(eta), "log/clamped": cut}
+        return {"theta": server["theta"] + shift, **said, **logged}
 
     def size(self, cohort: Cohort) -> float:
         """eta_g of a round: by default 1, unless the noise of a step would be more than NOISE updates of a client."""
@@ -190,7 +159,5 @@ class PFed1BSDelta(Algorithm):
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The client's model, and the shared one."""
-        return {
-            "personal": model_of(clients),
-            "global": {**model_of(clients), "w": stack(server["theta"], len(clients["w"]))},
-        }
+        own = model_of(clients)
+        return {"personal": own, "global": {**own, "w": stack(server["theta"], len(own["w"]))}}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pfed1bs.algorithms.base.exact import Exact
+from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, at_least, option
 from pfed1bs.engine.contract import Batches, Cohort, State
@@ -11,7 +11,7 @@ from pfed1bs.wire.messages import Message
 
 
 @dataclass(frozen=True)
-class PFedMe(Exact):
+class PFedMe(Averaging):
     """Judged is theta, after local training and before averaging; `server_lr` is the paper's beta.
 
     As in the authors' code theta begins at the received model and goes on from batch to batch. There all clients train
@@ -47,7 +47,7 @@ class PFedMe(Exact):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """Theta descends the loss and (lambda / 2) |theta - w|^2; after every batch w follows it."""
-        start, buffers = self._begin(clients, received)
+        start, buffers = self.begin(clients, received)
         w, theta, velocity = start, start, None
         for x, y in batches("train", self.outer or None):
             for _ in range(self.inner):

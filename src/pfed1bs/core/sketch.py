@@ -1,8 +1,9 @@
-"""Random projections that every machine builds alike from a seed: forward, adjoint, and the pull of the penalty."""
+"""Random projections that every machine builds alike from a seed: forward, adjoint, the penalty and its pull."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import log as ln
 
 import torch
 from torch import Tensor
@@ -143,6 +144,26 @@ def gaussian(n: int, m: int, seed: int) -> Gaussian:
     """A dense Gaussian projection with the interface of srht; only for small n."""
     _check_sizes(n, m)
     return Gaussian(n, m, torch.randn(m, n, generator=rng.stream(seed, "gaussian")) / m**0.5)
+
+
+def smooth_l1(x: Tensor, gamma: float) -> Tensor:
+    """l(x) = log(cosh(gamma x)) / gamma = |x| + (log1p(exp(-2 gamma |x|)) - log 2) / gamma, for every entry.
+
+    The second form never overflows. |x| - ln(2) / gamma <= l(x) <= |x|, and l'(x) = tanh(gamma x).
+    """
+    return x.abs() + (torch.log1p(torch.exp(-2 * gamma * x.abs())) - ln(2)) / gamma
+
+
+def penalty(sketch: Sketch, w: Tensor, v: Tensor, gamma: float, masked: bool = True) -> Tensor:
+    """The smoothed one-sided penalty of weights w (..., n) against a consensus v (m,); result (...) in float64.
+
+    With q = Phi w, masked: sum_i |v_i| l(q_i) - <v, q>, whose gradient is sketch.pull(w, v, gamma); literal, as printed
+    (Eq. 5): sum_i l(q_i) - <v, q>. For v = -1, 0, +1 they differ only where v = 0. As gamma grows the masked one tends
+    to 2 g(v, q) = 2 |[v q]_-|_1, the paper's one-sided norm (Eq. 2) without its factor 1/2.
+    """
+    q = sketch.forward(w)
+    l1 = smooth_l1(q, gamma)
+    return ((v.abs() * l1 if masked else l1) - v * q).sum(-1, dtype=torch.float64)
 
 
 def _check_sizes(n: int, m: int) -> None:

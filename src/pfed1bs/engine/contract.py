@@ -1,10 +1,11 @@
-"""The contract of a federated method, and the few helpers that most methods share."""
+"""The contract of a federated method, and what all of them know of a state."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -70,80 +71,118 @@ class Batches(Protocol):
         ...
 
 
-class Algorithm(Protocol):
-    """A federated method: pure functions of states, with hyper-parameters as dataclass fields.
+Judged = Literal["nothing", "replica", "server"]  # what has to be known of the server to judge a client's models
 
-    What stands below with a body is the common case: no replica, a personal model in clients["w"].
+
+class Algorithm(Protocol):
+    """A federated method: pure functions of states. Structural: whatever has these names is one, by any class.
+
+    A method that is run by its name is a frozen dataclass with the fields `task` and `seed`; its other fields are its
+    options. `Method` in pfed1bs.extend has the common case of most of what follows.
     """
 
     task: Task
-    seed: int
-    paper: ClassVar[str]  # where the method comes from
-    personalises: ClassVar[bool]  # ends with a model per client that differs by more than fine-tuning
 
     @property
+    @abstractmethod
+    def paper(self) -> str:
+        """Where the method comes from."""
+
+    @property
+    @abstractmethod
+    def personalises(self) -> bool:
+        """Whether it ends with a model per client that differs by more than fine-tuning."""
+
+    @property
+    @abstractmethod
     def down(self) -> Layout:
         """Fields sent by the server."""
-        ...
 
     @property
+    @abstractmethod
     def up(self) -> Layout:
         """Fields sent by each client."""
-        ...
 
     @property
+    @abstractmethod
     def trains(self) -> Literal["sampled", "all"]:
         """Who does local work in a round."""
-        return "sampled"
 
+    @property
+    @abstractmethod
+    def replicates(self) -> bool:
+        """Whether broadcasts build on each other, so that every client must absorb each of them, also late.
+
+        `local` of such a method is handed an empty broadcast: what it heard is in the clients' states.
+        """
+
+    @property
+    @abstractmethod
+    def snapshot_layout(self) -> Layout:
+        """Fields of a snapshot, which replaces all missed broadcasts; empty: there is none."""
+
+    @property
+    @abstractmethod
+    def judged_with(self) -> Judged:
+        """What `personal` reads of the server's state, so that it can be judged where the client is.
+
+        "replica": the shared weights, as "w" or "theta", of which clients["theta"] is the copy; "server": its real
+        numbers, which have to be sent for judging.
+        """
+
+    @abstractmethod
     def init(self, clients: int) -> tuple[State, State]:
         """Server state and client states at round 0, the same at every party for the same seed."""
-        ...
 
+    @abstractmethod
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """What the server says at the start of a round: fields common to all, or with a leading axis (S, ...)."""
-        ...
 
+    @abstractmethod
     def absorb(self, clients: State, received: Message, round: int) -> State:
-        """What a client does with every broadcast, late ones too."""
-        return clients
+        """What a client of a method that replicates does with every broadcast, late ones too, or with a snapshot."""
 
+    @abstractmethod
     def snapshot(self, server: State) -> Message | None:
-        """What replaces all missed broadcasts, in the layout {name: Floats}; None: there is no such thing."""
-        return None
+        """The fields of `snapshot_layout`; None where there are none."""
 
+    @abstractmethod
     def known(self, state: State, kind: Kind, round: int) -> Message:
         """What both sides hold of the fields of a message before it is sent, from the state of either of them.
 
         Server: "down" before the round (for clients that heard the last broadcast), "up" before `aggregate`. Clients:
         "down" before they hear, "up" after `local`, every field with a leading axis. Codecs may send the difference.
         """
-        return {}
 
+    @abstractmethod
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The work of a round at the clients, and what each of them says; every field (S, ...)."""
-        ...
 
+    @abstractmethod
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """The new server state; messages are decoded lazily, ascending by id, signs still packed."""
-        ...
 
+    @abstractmethod
     def diagnose(self, server: State, message: Message) -> State:
         """What to watch in one client's message, taken while `aggregate` decodes it; "log/..." keys.
 
         Numbers are logged as their mean. A field of `up` with packed signs, under its name, is logged at evaluations
         as mean distances of the clients' signs.
         """
-        return {}
 
+    @abstractmethod
+    def penalties(self, server: State, clients: State, round: int) -> State:
+        """What the objective adds to the mean loss of each of these clients, (S,) in float64 by name; none: nothing.
+
+        `round` is the next one. Where there is something, the weighted sum over all clients is logged as "potential".
+        """
+
+    @abstractmethod
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The weights that are judged, by name: "personal", and where they exist "global" and "tuned"."""
-        return {"personal": model_of(clients)}
 
 
-def replicates(algorithm: Algorithm) -> bool:
-    """Whether broadcasts build on each other, so that every client must absorb each of them."""
-    return type(algorithm).absorb is not Algorithm.absorb
+CONTRACT = tuple(name for name in vars(Algorithm) if not name.startswith("_"))  # what a method says, its task apart
 
 
 def buffers_of(state: State) -> State:
@@ -164,50 +203,3 @@ def present(**values: Tensor | None) -> State:
 def stack(w: Tensor, clients: int) -> Tensor:
     """(clients, n) rows that all show the same weights w (n,)."""
     return w.expand(clients, -1)
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Weights (S, n) on their way, with what they have gathered."""
-
-    w: Tensor
-    velocity: Tensor | None
-    buffers: State
-    loss: Tensor  # (S,) of the last step
-    own: bool = False  # whether the memory of w belongs to the walk and may be written over
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Plain SGD with ridge mu and heavy-ball momentum on stacked weights."""
-
-    task: Task
-    lr: float
-    mu: float = 0.0
-    momentum: float = 0.0
-
-    def step(self, w: Tensor, grad: Tensor, velocity: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """W - lr (grad + mu w), or the same through the velocity; the gradient is written over."""
-        if self.mu:
-            grad.add_(w, alpha=self.mu)
-        if not self.momentum:
-            return torch.add(w, grad, alpha=-self.lr, out=grad), velocity
-        velocity = grad if velocity is None else grad.add_(velocity, alpha=self.momentum)
-        return torch.add(w, velocity, alpha=-self.lr), velocity
-
-    def advance(self, walk: Walk, x: Tensor, y: Tensor, pull: Tensor | None = None, lam: float = 0.0) -> Walk:
-        """The walk after a step along grad + lam pull + mu w; weights in memory of its own are written over."""
-        if self.momentum:
-            grad, loss, buffers = self.task.gradient(walk.w, x, y, walk.buffers)
-            grad = grad if pull is None else torch.add(grad, pull, alpha=lam)
-            return Walk(*self.step(walk.w, grad, walk.velocity), buffers, loss, own=True)
-        room = walk.w if walk.own else None
-        w, loss, buffers = self.task.descend(walk.w, x, y, walk.buffers, self.lr, self.mu, out=room)
-        return Walk(w if pull is None else w.add_(pull, alpha=-self.lr * lam), None, buffers, loss, own=True)
-
-    def run(self, w: Tensor, buffers: State, batches: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, State, Tensor]:
-        """Weights and buffers after the batches, and the last loss (S,); momentum starts from rest."""
-        walk = Walk(w, None, buffers, torch.zeros(len(w)))
-        for x, y in batches:
-            walk = self.advance(walk, x, y)
-        return walk.w, walk.buffers, walk.loss

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from pfed1bs.engine.contract import Algorithm, Cohort, State, replicates
-from pfed1bs.wire.codecs import Differences, Floats, Signs
-from pfed1bs.wire.messages import HEADER, Codec, Kind, Layout, Message, decode, encode
+from pfed1bs.engine.contract import Algorithm, Cohort, State
+from pfed1bs.wire.codecs import Differences, Signs
+from pfed1bs.wire.messages import HEADER, Codec, Kind, Message, decode, encode
 
 SEED_BYTES = 8  # the 64-bit seed that every client is given once
 
@@ -41,19 +40,6 @@ class Traffic:
         return self.up + self.down + self.once
 
 
-def snapshot_layout(algorithm: Algorithm) -> Layout:
-    """Fields of a snapshot; empty if the method has none."""
-    if type(algorithm).snapshot is Algorithm.snapshot:
-        return {}
-    return _snapshot_layout(algorithm)  # type: ignore[arg-type]  # methods are frozen dataclasses, so they can be hashed
-
-
-@lru_cache(maxsize=8)
-def _snapshot_layout(algorithm: Algorithm) -> Layout:
-    message = algorithm.snapshot(algorithm.init(1)[0]) or {}
-    return {name: Floats(tuple(value.shape)) for name, value in message.items()}
-
-
 def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], cohort: Cohort) -> list[list[News]]:
     """What each client of the round has to be sent: the broadcast, and before it what it has missed.
 
@@ -63,16 +49,15 @@ def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], coho
     if not algorithm.down:
         return [[] for _ in cohort.ids]
     current = _broadcasts(algorithm, server, cohort, {})
-    if not replicates(algorithm):
+    if not algorithm.replicates:
         known = algorithm.known(server, "down", cohort.round)
         difference = _broadcasts(algorithm, server, cohort, known) if known else current
         forms = [difference if seen == cohort.round - 1 else current for seen in cohort.seen.tolist()]
         return [[form[i % len(form)]] for i, form in enumerate(forms)]
     assert len(current) == 1, "a replica is built from broadcasts that are the same for all"
-    snapshot = algorithm.snapshot(server) if cohort.round else None
-    short = None
-    if snapshot is not None:
-        data = encode(snapshot_layout(algorithm), snapshot, kind="snapshot", round=cohort.round)
+    layout, short = algorithm.snapshot_layout, None
+    if layout and cohort.round:
+        data = encode(layout, algorithm.snapshot(server) or {}, kind="snapshot", round=cohort.round)
         short = News("snapshot", cohort.round, data, replaces=current[0].data)
     news = []
     for seen in cohort.seen.tolist():
@@ -105,7 +90,7 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
     that keep a replica find everything in it and get an empty broadcast.
     """
     device = next(iter(clients.values())).device
-    if not replicates(algorithm):
+    if not algorithm.replicates:
         messages = _decoded(algorithm, clients, news)
         if not messages or not messages[0]:
             return clients, {}
@@ -113,10 +98,10 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
             return clients, moved(messages[0], device)
         return clients, {name: torch.stack([one[name] for one in messages]).to(device) for name in messages[0]}
     for item in sorted({item for items in news for item in items}, key=lambda item: item.round):
-        layout = algorithm.down if item.kind == "down" else snapshot_layout(algorithm)
+        layout = algorithm.down if item.kind == "down" else algorithm.snapshot_layout
         message = decode(layout, item.data, kind=item.kind, round=item.round)
         if message:
-            at = torch.tensor([i for i, items in enumerate(news) if item in items], device=device)
+            at = torch.tensor([i for i, items in enumerate(news) if item in items])
             clients = replaced(clients, at, algorithm.absorb(rows(clients, at), moved(message, device), item.round))
     return clients, {}
 
@@ -174,11 +159,11 @@ def remember(
     algorithm: Algorithm, history: Mapping[int, bytes], news: list[list[News]], seen: Tensor
 ) -> dict[int, bytes]:
     """The broadcasts that somebody may still have to catch up on, no more of them than a snapshot is long."""
-    if not replicates(algorithm):
+    if not algorithm.replicates:
         return {}
     fresh = {item.round: item.replaces or item.data for items in news for item in items}
     history = {r: data for r, data in sorted({**history, **fresh}.items()) if r > int(seen.min())}
-    layout = snapshot_layout(algorithm)
+    layout = algorithm.snapshot_layout
     if layout:
         limit = sum(codec.size or 0 for codec in layout.values())
         while history and sum(map(len, history.values())) > limit:
@@ -189,7 +174,7 @@ def remember(
 def traffic(algorithm: Algorithm, news: list[list[News]], uplinks: list[bytes], cohort: Cohort) -> Traffic:
     """What a round has cost."""
     sent = [item for items in news for item in items]
-    layouts = {"down": algorithm.down, "up": algorithm.up, "snapshot": snapshot_layout(algorithm)}
+    layouts = {"down": algorithm.down, "up": algorithm.up, "snapshot": algorithm.snapshot_layout}
     scalars = {
         kind: sum(codec.size or 0 for codec in layout.values() if codec.shape == ()) for kind, layout in layouts.items()
     }
@@ -216,17 +201,25 @@ def moved(state: State, device: torch.device) -> State:
 
 
 def rows(state: State, at: Tensor) -> State:
-    """Some clients' rows of a state; the state itself if that is all of them in order."""
-    if all(len(value) == len(at) for value in state.values()):
-        return state
-    first, last = int(at[0]), int(at[-1])
-    if last - first + 1 == len(at):  # ids ascend, so these are neighbours and need not be copied
-        return {name: value[first : last + 1] for name, value in state.items()}
-    return {name: value[at] for name, value in state.items()}
+    """The rows of a state at some places (S,), ascending; neighbours are views, all of them the state itself."""
+    found, whole = _located(state, at)
+    return state if whole else {name: value[found] for name, value in state.items()}
 
 
 def replaced(state: State, at: Tensor, part: State) -> State:
-    """The state with some clients' rows replaced."""
-    if all(len(value) == len(at) for value in state.values()):
+    """The state with its rows at some places (S,), ascending, replaced by those of a part; the part if that is all."""
+    if any(len(value) != len(at) for value in part.values()):
+        raise ValueError(f"{len(at)} places cannot be filled from rows {[len(value) for value in part.values()]}")
+    if _located(state, at)[1]:
         return part
     return {name: value.index_copy(0, at.to(value.device), part[name]) for name, value in state.items()}
+
+
+def _located(state: State, at: Tensor) -> tuple[slice | Tensor, bool]:
+    """Places as a slice where they are neighbours, and whether they are all; refused unless they ascend and exist."""
+    counts = {len(value) for value in state.values()}
+    first, last = (int(at[0]), int(at[-1])) if len(at) else (0, -1)
+    if first < 0 or any(last >= count for count in counts) or not bool((at[1:] > at[:-1]).all()):
+        raise ValueError(f"places must ascend below the number of rows {sorted(counts)}, got {at.tolist()}")
+    near = last - first + 1 == len(at)
+    return slice(first, last + 1) if near else at, near and counts == {len(at)}

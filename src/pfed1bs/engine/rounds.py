@@ -110,11 +110,13 @@ class Turn:
     steps: int
     batch: int
     local: Recorder = field(default_factory=Recorder)
+    places: Tensor | None = None  # rows of `clients` that are the cohort's; None: there are all clients, row by id
 
     def __call__(self, at: Tensor) -> Work:
         """Hear, train, speak."""
         algorithm, some = self.algorithm, self.cohort.rows(at)
-        mine, received = hear(algorithm, rows(self.clients, some.ids), [self.news[i] for i in at])
+        mine = rows(self.clients, some.ids if self.places is None else self.places[at])
+        mine, received = hear(algorithm, mine, [self.news[i] for i in at])
         batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
         mine, said = self.local(algorithm, mine, received, some, batches)
         mine, log = split_log(mine)

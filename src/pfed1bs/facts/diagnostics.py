@@ -1,16 +1,13 @@
-"""What the method's theory speaks about, as numbers: the smoothed penalty, the potential, distances of sketches."""
+"""What the method's theory speaks about, as numbers: objectives, the potential, distances of sketches."""
 
 from dataclasses import replace
-from math import log as ln
 from math import nan, prod
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pfed1bs.algorithms.pfed1bs import PFed1BS
-from pfed1bs.core.sketch import Sketch
-from pfed1bs.core.votes import sign, unpack
+from pfed1bs.core.votes import unpack
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, State, buffers_of
 from pfed1bs.engine.exchange import pieces, rows
@@ -21,63 +18,38 @@ from pfed1bs.wire.messages import Layout
 BLOCK = 1 << 16  # bytes of packed signs that are unpacked at once
 
 
-def smooth_l1(x: Tensor, gamma: float) -> Tensor:
-    """l(x) = log(cosh(gamma x)) / gamma = |x| + (log1p(exp(-2 gamma |x|)) - log 2) / gamma, for every entry.
-
-    The second form never overflows. |x| - ln(2) / gamma <= l(x) <= |x|, and l'(x) = tanh(gamma x).
-    """
-    return x.abs() + (torch.log1p(torch.exp(-2 * gamma * x.abs())) - ln(2)) / gamma
-
-
-def penalty(sketch: Sketch, w: Tensor, v: Tensor, gamma: float, masked: bool = True) -> Tensor:
-    """The smoothed one-sided penalty of weights w (..., n) against a consensus v (m,); result (...) in float64.
-
-    With q = Phi w, masked: sum_i |v_i| l(q_i) - <v, q>, whose gradient is sketch.pull(w, v, gamma); literal, as printed
-    (Eq. 5): sum_i l(q_i) - <v, q>. For v = -1, 0, +1 they differ only where v = 0. As gamma grows the masked one tends
-    to 2 g(v, q) = 2 |[v q]_-|_1, the paper's one-sided norm (Eq. 2) without its factor 1/2.
-    """
-    q = sketch.forward(w)
-    l1 = smooth_l1(q, gamma)
-    return ((v.abs() * l1 if masked else l1) - v * q).sum(-1, dtype=torch.float64)
-
-
-def consensus(algorithm: PFed1BS, server: State, round: int) -> Tensor:
-    """The v (m,) that clients see in a round: 0, or the sketch of the first weights, before anybody has voted."""
-    if round:
-        return unpack(server["consensus"], algorithm.sketch.m)
-    if algorithm.v0 == "sketch":
-        return sign(algorithm.sketch.forward(algorithm.task.init(algorithm.seed)))
-    return torch.zeros(algorithm.sketch.m)
-
-
 def objectives(
-    algorithm: PFed1BS, data: Federation, clients: State, v: Tensor, *, size: int = 256, chunk: int | None = None
+    algorithm: Algorithm,
+    data: Federation,
+    server: State,
+    clients: State,
+    *,
+    round: int = 1,
+    size: int = 256,
+    chunk: int | None = None,
 ) -> Tensor:
-    """F~_k(w_k; v) = f_k(w_k) + lam penalty(w_k, v) + mu/2 |w_k|^2 of every client, (K,) in float64 on the CPU.
+    """F~_k(w_k) = f_k(w_k) + what the method adds to it (`penalties`) of every client, (K,) in float64 on the CPU.
 
     f_k is the mean loss over all training samples of client k, `size` of them at a time, for `chunk` clients at once
-    (None: all), in evaluation mode: BatchNorm uses the client's running statistics.
+    (None: all), in evaluation mode: BatchNorm uses the client's running statistics. `round` is the next one.
     """
     device = clients["w"].device
-    data, v = replace(data, test=data.train).to(device), v.to(device)
-    masked = algorithm.v0 != "zero_literal"
+    data = replace(data, test=data.train).to(device)
 
     def objective(ids: Tensor) -> Tensor:
-        some = rows(clients, ids.to(device))
+        some = rows(clients, ids)
         w, total = some["w"], torch.zeros(len(ids), dtype=torch.float64, device=device)
         for x, y, mask in data.tests(ids, size):
             logits = algorithm.task.logits(w, x, buffers_of(some))
             entropy = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
             total += (entropy * mask).sum(1)
-        risk = total / data.sizes[ids].to(device)
-        misfit = penalty(algorithm.sketch, w, v, algorithm.gamma, masked)
-        return risk + algorithm.lam * misfit + algorithm.mu / 2 * w.double().square().sum(1)
+        return sum(algorithm.penalties(server, some, round).values(), total / data.sizes[ids].to(device))
 
     return torch.cat(spread(objective, pieces(data.clients, share(data.clients, chunk, device)), device)).cpu()
 
 
 def potential(
-    algorithm: PFed1BS,
+    algorithm: Algorithm,
     data: Federation,
     server: State,
     clients: State,
@@ -91,14 +63,13 @@ def potential(
     `round` is the next one (Progress.round): 0 before anybody has voted, when v is v0. `size` and `chunk` bound the
     memory: samples of a client, and clients, computed at once.
     """
-    v = consensus(algorithm, server, round)
     shares = data.sizes.double() / data.sizes.sum()
-    return float(shares @ objectives(algorithm, data, clients, v, size=size, chunk=chunk))
+    return float(shares @ objectives(algorithm, data, server, clients, round=round, size=size, chunk=chunk))
 
 
 def potentials(algorithm: Algorithm, data: Federation, now: Progress, chunk: int | None) -> dict[str, float]:
-    """Psi for the metrics; nothing for a method that it is not defined for."""
-    if not isinstance(algorithm, PFed1BS):
+    """Psi for the metrics; nothing for a method whose objective adds nothing to the losses."""
+    if not algorithm.penalties(now.server, rows(now.clients, torch.tensor([0])), now.round):
         return {}
     return {"potential": potential(algorithm, data, now.server, now.clients, round=now.round, chunk=chunk)}
 

@@ -9,7 +9,7 @@ import torch
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
-from pfed1bs.engine.contract import Algorithm, Cohort, State, replicates
+from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, hear, moved, rows
 from pfed1bs.engine.rounds import Turn, choose
 from pfed1bs.engine.scores import score
@@ -108,7 +108,8 @@ class Client:
         """Do a round, keep what came of it, and say it."""
         news = checked(self.algorithm, pieces(content, "news"), base, round)
         size = (self.config.steps, self.config.batch)
-        work = Turn(self.algorithm, self.data, state, [news], self.cohort(base, round), *size)(torch.tensor([0]))
+        only = torch.tensor([0])  # the one row of its state
+        work = Turn(self.algorithm, self.data, state, [news], self.cohort(base, round), *size, places=only)(only)
         before = {base: {name: value.clone() for name, value in state.items()}} if base >= 0 else {}
         shelf.put({**before, round: work.state})
         log: dict[str, Value] = {f"log/{name}": [float(value.double().mean())] for name, value in work.log.items()}
@@ -119,7 +120,7 @@ class Client:
         """Right answers, samples and loss of each kind of model on the client's own test samples; nothing is kept."""
         sent, at = pieces(content, "news"), torch.tensor([self.partition])
         later = state  # after the news, which show what the shared model is now; judged is what the client has
-        if replicates(self.algorithm):
+        if self.algorithm.judged_with == "replica":
             later, _ = hear(self.algorithm, state, [checked(self.algorithm, sent, base, round)])
         size = (self.config.seed, self.config.steps, self.config.batch)
         models = self.algorithm.personal(
@@ -152,9 +153,9 @@ def checked(algorithm: Algorithm, sent: Sequence[bytes], base: int, round: int) 
     kinds = {number: kind for kind, number in KINDS.items()}
     headers = [read_header(data) for data in sent]
     found = [(kinds.get(header.kind), header.round) for header in headers]
-    first = base + 1 if replicates(algorithm) else round
+    first = base + 1 if algorithm.replicates else round
     whole = algorithm.down and found == [("down", first + i) for i in range(len(found))] and len(found) > round - first
-    short = replicates(algorithm) and found == [("snapshot", round)]
+    short = algorithm.replicates and found == [("snapshot", round)]
     if not (whole or short or (not algorithm.down and not found)):
         raise ValueError(f"on the state of round {base}, round {round} has other news than {found}")
     return [News(kinds[header.kind], header.round, data) for header, data in zip(headers, sent, strict=True)]

@@ -2,7 +2,7 @@
 
 import torch
 
-from pfed1bs.engine.contract import Algorithm, Cohort, State, replicates
+from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import tell
 from pfed1bs.engine.rounds import Progress
 from pfed1bs.wire.codecs import Floats
@@ -15,9 +15,9 @@ def needed(algorithm: Algorithm, now: Progress, cohort: Cohort) -> list[list[byt
     Nothing, where a method judges what the client has; the next broadcast, where the client keeps a replica of the
     shared model; otherwise the server's model.
     """
-    if type(algorithm).personal is Algorithm.personal:
+    if algorithm.judged_with == "nothing":
         return [[] for _ in cohort.ids]
-    if replicates(algorithm):
+    if algorithm.judged_with == "replica":
         return [[item.data for item in items] for items in tell(algorithm, now.server, now.history, cohort)]
     layout = _layout(now.server)
     message = {name: now.server[name] for name in layout}
@@ -26,9 +26,9 @@ def needed(algorithm: Algorithm, now: Progress, cohort: Cohort) -> list[list[byt
 
 def shared(algorithm: Algorithm, clients: State, sent: list[bytes], round: int) -> State:
     """The server's model as a client knows it after what was sent; `clients` have heard the news."""
-    if type(algorithm).personal is Algorithm.personal:
+    if algorithm.judged_with == "nothing":
         return {}
-    if replicates(algorithm):
+    if algorithm.judged_with == "replica":
         return {"w": clients["theta"][0], "theta": clients["theta"][0]}
     if len(sent) != 1:
         raise ValueError(f"to judge its model a client needs the server's in one message, got {len(sent)}")

@@ -1,31 +1,51 @@
 """What all methods with one averaged model share: float32 weights down, compressed updates up."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.shared import Shared
-from pfed1bs.compressors import Compressor
-from pfed1bs.core.options import POSITIVE, option
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, stack
+from pfed1bs.algorithms.base.method import Method
+from pfed1bs.algorithms.base.split import Body
+from pfed1bs.algorithms.base.tuning import Tuning
+from pfed1bs.compressors import Compressor, Dense
+from pfed1bs.core.options import POSITIVE, at_least, option
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, stack
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)
-class Averaging(Shared):
-    """w <- w + server_lr * sum_k p_k decode_k, where decode_k is client k's compressed update after R local steps."""
+class Averaging(Method):
+    """w <- w + server_lr * sum_k p_k decode_k, where decode_k is client k's compressed update after R local steps.
 
+    A method gives its compressor, or what its clients do otherwise in `local`, between `begin` and `said`.
+    """
+
+    tune_steps: int = option(0, "fine-tuning steps before judging; 0: the steps of a round", at_least(0))
+    tune: Literal["full", "head"] = option("full", "what is fine-tuned")
     server_lr: float = option(1.0, "eta_s: step size at the server", POSITIVE)
 
+    personalises: ClassVar[bool] = False
+    judged_with: ClassVar[Judged] = "server"
+
     @property
-    @abstractmethod
+    def body(self) -> Tensor | None:
+        """(n,) true for the weights that are averaged, while the others stay at the client; None: all are."""
+        return None
+
+    @property
     def compressor(self) -> Compressor:
-        """How updates travel."""
+        """How updates travel: as they are."""
+        return Dense(self.task.n) if self.body is None else Body(self.body)
+
+    @property
+    def judged(self) -> Literal["local", "tuned"]:
+        """Which model counts as the personal one: the client's own after its last local training."""
+        return "local"
 
     @property
     def statistics(self) -> list[str]:
@@ -37,7 +57,7 @@ class Averaging(Shared):
     @property
     def down(self) -> Layout:
         """The averaged model."""
-        return {"w": Floats((self.task.n,)), **self._extra()}
+        return {"w": Floats((self.task.n if self.body is None else int(self.body.sum()),)), **self._extra()}
 
     @property
     def up(self) -> Layout:
@@ -57,19 +77,27 @@ class Averaging(Shared):
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """The averaged model, in round 0 too: a new client needs it whenever it joins."""
-        return {name: server[name] for name in self.down}
+        said = {name: server[name] for name in self.down}
+        return said if self.body is None else {**said, "w": said["w"][self.body.to(said["w"].device)]}
+
+    def begin(self, clients: State, received: State) -> tuple[Tensor, State]:
+        """Weights (S, n) and buffers with which the clients begin a round."""
+        count = len(clients["w"])
+        shared = {name: received[name].expand(count, *received[name].shape) for name in self.statistics}
+        w = stack(received["w"], count) if self.body is None else clients["w"].clone()
+        if self.body is not None:
+            w[:, self.body.to(w.device)] = received["w"]
+        return w, {**buffers_of(clients), **shared}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of SGD from the averaged model, and the compressed way they went."""
-        start, buffers = self._begin(clients, received)
+        start, buffers = self.begin(clients, received)
         w, buffers, loss = self.descent.run(start, buffers, batches())
-        message = self.compressor.compress(w - start, cohort)
-        return {"w": w, **buffers, "log/loss": loss}, {**message, **{name: buffers[name] for name in self.statistics}}
+        return {"w": w, **buffers, "log/loss": loss}, self.said(w - start, buffers, cohort)
 
-    def _begin(self, clients: State, received: State) -> tuple[Tensor, State]:
-        count = len(clients["w"])
-        shared = {name: received[name].expand(count, *received[name].shape) for name in self.statistics}
-        return stack(received["w"], count), {**buffers_of(clients), **shared}
+    def said(self, update: Tensor, buffers: State, cohort: Cohort) -> Message:
+        """What the clients answer after they moved by `update` (S, n)."""
+        return {**self.compressor.compress(update, cohort), **{name: buffers[name] for name in self.statistics}}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """The mean update, and the mean statistics where they are shared."""
@@ -97,6 +125,8 @@ class Averaging(Shared):
         return cohort.weights
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
-        """Locally trained, averaged and fine-tuned models."""
-        start, buffers = self._begin(clients, server)
-        return self.judge({"w": start, **buffers}, clients, batches)
+        """Locally trained, averaged and fine-tuned models; where heads are kept, what a round would begin with."""
+        start, buffers = self.begin(clients, self.broadcast(server, cohort))
+        tuning = Tuning(self.descent, self.tune_steps, self.tune)
+        judged = tuning.models({"w": start, **buffers}, clients, batches, self.judged)
+        return judged if self.body is None else {"personal": judged["global"], "tuned": judged["tuned"]}

@@ -8,7 +8,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.pfed1bs import sketch_size
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.rotation import Rotation
 from pfed1bs.core.sketch import Sketch, srht
 from pfed1bs.nn.task import Task
@@ -70,6 +70,13 @@ class Code:
         if len(self.sizes) == 1:
             return signs * scale[..., None]
         return signs * scale.repeat_interleave(torch.tensor(self.bits, device=scale.device), -1)
+
+
+def sketch_size(n: int, ratio: float) -> int:
+    """M = floor(ratio n), at least 1."""
+    if not 0 < ratio <= 1:
+        raise UserError(f"algorithm.ratio = m/n must be in (0, 1], got {ratio}", "the paper uses 0.1")
+    return max(1, int(ratio * n + 1e-9))
 
 
 def bits(sizes: tuple[int, ...], ratio: float) -> tuple[int, ...]:

@@ -2,21 +2,42 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from pfed1bs.algorithms.base.shared import Shared
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, stack
-from pfed1bs.wire.messages import Message
+from pfed1bs.algorithms.base.method import Method
+from pfed1bs.algorithms.base.tuning import Tuning
+from pfed1bs.core.options import at_least, option
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, stack
+from pfed1bs.wire.codecs import Floats
+from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)
-class Replica(Shared):
+class Replica(Method):
     """The server's "w" and every client's "theta" are the same weights, bit for bit, after the same broadcasts.
 
     The broadcast of round t holds the move of round t - 1, so that of round 0 is empty. A client that was away is sent
     all the moves it missed, or the whole model if that is shorter.
     """
+
+    tune_steps: int = option(0, "fine-tuning steps before judging; 0: the steps of a round", at_least(0))
+    tune: Literal["full", "head"] = option("full", "what is fine-tuned")
+
+    personalises: ClassVar[bool] = False
+    replicates: ClassVar[bool] = True  # moves build on each other
+    judged_with: ClassVar[Judged] = "replica"
+
+    @property
+    def judged(self) -> Literal["local", "tuned"]:
+        """Which model counts as the personal one: the client's own after its last local training."""
+        return "local"
+
+    @property
+    def snapshot_layout(self) -> Layout:
+        """The whole model."""
+        return {"theta": Floats((self.task.n,))}
 
     @abstractmethod
     def move(self, said: Message, round: int) -> Tensor:
@@ -60,4 +81,5 @@ class Replica(Shared):
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """Locally trained, shared and fine-tuned models."""
-        return self.judge({"w": stack(server["w"], len(clients["w"])), **buffers_of(clients)}, clients, batches)
+        shared = {"w": stack(server["w"], len(clients["w"])), **buffers_of(clients)}
+        return Tuning(self.descent, self.tune_steps, self.tune).models(shared, clients, batches, self.judged)

@@ -1,0 +1,63 @@
+"""The common case of the contract, in one place: a personal model in clients["w"], trained by SGD, and no replica."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pfed1bs.algorithms.base.descent import Descent
+from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Judged, State, model_of
+from pfed1bs.nn.task import Task
+from pfed1bs.wire.messages import Kind, Layout, Message
+
+
+@dataclass(frozen=True)
+class Method(Algorithm):
+    """To be said by a method: paper, personalises, down, up, init, broadcast, local, aggregate."""
+
+    task: Task
+    seed: int = 0
+    lr: float = option(0.05, "eta: step size at the clients", POSITIVE, role="optimiser")
+    mu: float = option(1e-5, "ridge", NOT_NEGATIVE, role="optimiser")
+    momentum: float = option(0.0, "starts from rest in every round", BELOW_ONE, role="optimiser")
+
+    replicates: ClassVar[bool] = False
+    judged_with: ClassVar[Judged] = "nothing"
+
+    @property
+    def descent(self) -> Descent:
+        """SGD with the options of the method."""
+        return Descent(self.task, self.lr, self.mu, self.momentum)
+
+    @property
+    def trains(self) -> Literal["sampled", "all"]:
+        """The sampled clients."""
+        return "sampled"
+
+    @property
+    def snapshot_layout(self) -> Layout:
+        """None."""
+        return {}
+
+    def absorb(self, clients: State, received: Message, round: int) -> State:
+        """Nothing is kept of a broadcast."""
+        return clients
+
+    def snapshot(self, server: State) -> Message | None:
+        """None."""
+        return None
+
+    def known(self, state: State, kind: Kind, round: int) -> Message:
+        """Nothing."""
+        return {}
+
+    def diagnose(self, server: State, message: Message) -> State:
+        """Nothing."""
+        return {}
+
+    def penalties(self, server: State, clients: State, round: int) -> State:
+        """None."""
+        return {}
+
+    def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
+        """The client's model."""
+        return {"personal": model_of(clients)}
