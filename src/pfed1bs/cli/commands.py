@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 
 from pfed1bs import report
-from pfed1bs.cli import terminal
+from pfed1bs.cli import holdings, terminal
 from pfed1bs.cli.main import HELP, shown
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
-from pfed1bs.data import show
 from pfed1bs.engine.rounds import choose
-from pfed1bs.facts import capabilities as methods
-from pfed1bs.facts import costs
+from pfed1bs.facts import capabilities, costs
 from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config, DataConfig, known_keys, load
 from pfed1bs.runs.environment import environment
@@ -87,20 +85,20 @@ def data_command(words: list[str]) -> None:
         train, test = data.table()
         shown({"train": train.tolist(), "test": test.tolist()})
     else:
-        terminal.show(show.table(data))
+        terminal.show(holdings.table(data))
     if own.picture:
-        show.picture(data, Path(own.picture))
+        holdings.picture(data, Path(own.picture))
         print(own.picture, file=sys.stderr)
 
 
 def list_command(words: list[str]) -> None:
     """`pfed1bs list`: methods, what they send for the model of a recipe, and what they can do."""
     own, recipe, rest = _split(words, "list", JSON)
-    rows = methods.table(load(recipe, rest))
+    rows = capabilities.table(load(recipe, rest))
     if own.json:
         shown([row.facts() for row in rows])
         return
-    for sheet in (methods.sent(rows), methods.capabilities(rows)):
+    for sheet in (capabilities.sent(rows), capabilities.capabilities(rows)):
         heads = [column.replace(" up", "\nup").replace(" down", "\ndown") for column in sheet.columns]
         right = [column.startswith("bits") for column in sheet.columns]
         terminal.show_table(sheet.title, heads, sheet.lines, right)

@@ -133,7 +133,7 @@ def measured(codec: Codec, own: int) -> tuple[int, int]:
         case Differences():
             return 8 * codec.longest, codec.count
     if codec.size is None:
-        raise ValueError(f"the size of {codec} varies and nobody knows what to expect; say it in methods.measured")
+        raise ValueError(f"the size of {codec} varies and nobody knows what to expect; say it in capabilities.measured")
     return 8 * codec.size, prod(codec.shape)
 
 
