@@ -13,7 +13,7 @@ from flwr.superlink.routers.control import router as control
 from flwr.superlink.routers.fleet.router import router as fleet
 
 from flower_processes import Processes
-from pfed1bs.cli import main
+from pfed1bs.cli.main import main
 from pfed1bs.flower.gate import gate
 
 PAGE = (Path(__file__).parents[2] / "docs/flower.md").read_text()

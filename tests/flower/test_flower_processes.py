@@ -9,7 +9,7 @@ import torch
 
 from flower_desk import Desk
 from flower_processes import Processes
-from pfed1bs.cli import main
+from pfed1bs.cli.main import main
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.trust import Trust
 from pfed1bs.flower.folder import Folder

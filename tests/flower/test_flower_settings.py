@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from flower_desk import Desk
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.cli import main
+from pfed1bs.cli.main import main
 from pfed1bs.core.options import PROVIDED
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.folder import Folder, serve, tiers
