@@ -79,7 +79,9 @@ def main():
     costs = [cost(share) for share in (0.0002, 0.002, 0.02)]
     dataset = load("mnist", own.root)
     rows = [saved(dataset, *setting, int(seed), own.rounds) for setting in SETTINGS for seed in own.seeds.split(",")]
-    text = json.dumps({**environment("cpu"), "command": shlex.join(["python", *sys.argv]), "coding": costs, "runs": rows}, indent=1)
+    text = json.dumps(
+        {**environment("cpu"), "command": shlex.join(["python", *sys.argv]), "coding": costs, "runs": rows}, indent=1
+    )
     print(text)
     if own.out:
         Path(own.out).write_text(text + "\n")

@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 
 from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.exchange import (
-    Traffic,
     hear,
     listen,
-    pieces,
     remember,
     replaced,
     rows,
     say,
     snapshot_layout,
     tell,
-    traffic,
 )
+from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Refused
 
@@ -221,8 +219,3 @@ def test_rows_are_taken_and_put_back_without_changing_the_original():
     assert after["w"].tolist() == [[10, 11], [2, 3], [14, 15]] and after["step"].tolist() == [10, 1, 12]
     assert state["w"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert rows(state, torch.arange(3)) is state and replaced(state, torch.arange(3), part) is part
-
-
-def test_pieces_cover_everything_in_order():
-    assert [piece.tolist() for piece in pieces(5, 2)] == [[0, 1], [2, 3], [4]]
-    assert [piece.tolist() for piece in pieces(3, None)] == [[0, 1, 2]] and pieces(0, 4) == []

@@ -17,8 +17,8 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.cli.main import main
 from pfed1bs.core.options import PROVIDED
 from pfed1bs.flower.client import Client
-from pfed1bs.flower.folder import Folder, serve, tiers
-from pfed1bs.flower.records import content_of, record
+from pfed1bs.flower.grid import content_of, record
+from pfed1bs.flower.serving import Folder, serve, tiers
 from pfed1bs.flower.settings import Rules, read, tables
 from pfed1bs.runs.config import UserError, load
 
