@@ -8,7 +8,7 @@ import torch
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import gaussian, srht
 from pfed1bs.core.votes import pack, sign, tally, unpack
-from pfed1bs.facts.diagnostics import penalty, smooth_l1
+from pfed1bs.runs.diagnostics import penalty, smooth_l1
 
 N, M, PADDED = 20, 8, 32
 SKETCHES = {

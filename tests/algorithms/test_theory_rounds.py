@@ -18,8 +18,8 @@ from pfed1bs.core.votes import sign
 from pfed1bs.data import Federation
 from pfed1bs.data.batches import ClientBatches
 from pfed1bs.engine.rounds import begin, simulate
-from pfed1bs.facts.diagnostics import consensus, objectives, potential, smooth_l1
 from pfed1bs.nn.task import Task
+from pfed1bs.runs.diagnostics import consensus, objectives, potential, smooth_l1
 
 SIZES, EQUAL = (4, 8, 2, 8, 4, 2), (4, 4, 4, 4, 4, 4)
 BATCH, STEPS, CLIENTS, M, PADDED = 8, 5, 6, 8, 32
