@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pfed1bs import report
 from pfed1bs.cli import holdings, terminal
-from pfed1bs.cli.main import HELP, shown
+from pfed1bs.cli.help import HELP
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.engine.rounds import choose
@@ -83,7 +83,7 @@ def data_command(words: list[str]) -> None:
     data = federation(config)
     if own.json:
         train, test = data.table()
-        shown({"train": train.tolist(), "test": test.tolist()})
+        terminal.print_json({"train": train.tolist(), "test": test.tolist()})
     else:
         terminal.show(holdings.table(data))
     if own.picture:
@@ -96,7 +96,7 @@ def list_command(words: list[str]) -> None:
     own, recipe, rest = _split(words, "list", JSON)
     rows = capabilities.table(load(recipe, rest))
     if own.json:
-        shown([row.facts() for row in rows])
+        terminal.print_json([row.facts() for row in rows])
         return
     for sheet in (capabilities.sent(rows), capabilities.capabilities(rows)):
         heads = [column.replace(" up", "\nup").replace(" down", "\ndown") for column in sheet.columns]
@@ -109,7 +109,7 @@ def costs_command(words: list[str]) -> None:
     own = _arguments("costs", words)
     cells = costs.paper_table()
     if own.json:
-        shown([vars(cell) for cell in cells])
+        terminal.print_json([vars(cell) for cell in cells])
         return
     lines = [
         (cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed") for cell in cells
@@ -154,7 +154,7 @@ def bench_command(words: list[str]) -> None:
     from pfed1bs.facts import bench
 
     rows = bench.kernels()
-    shown({**environment(), "rows": rows}) if own.json else bench.show(rows)
+    terminal.print_json({**environment(), "rows": rows}) if own.json else bench.show(rows)
 
 
 def env_command(words: list[str]) -> None:
@@ -162,7 +162,7 @@ def env_command(words: list[str]) -> None:
     own = _arguments("env", words)
     facts = environment()
     if own.json:
-        shown(facts)
+        terminal.print_json(facts)
         return
     for key, value in facts.items():
         print(f"{key:10} {value}")
