@@ -8,17 +8,15 @@ Also how often `max_norm = 10` and `max_weight = 10`, as in a generated Flower a
 import argparse
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from table import Task, build, choose, facts, federate, load, make, simulate  # noqa: E402
-
-from pfed1bs import trust  # noqa: E402
-from pfed1bs.engine.scores import evaluate  # noqa: E402
+from pfed1bs import Task, build, evaluate, federate, load, make, simulate
+from pfed1bs.engine import trust
+from pfed1bs.runs.environment import environment
 
 SETTINGS = [("dirichlet:0.3", None), ("dirichlet:0.3", 5), ("labels:2", None)]  # partition, clients of 20 in a round
 
@@ -62,7 +60,7 @@ def main():
         for seed in map(int, own.seeds.split(",")):
             rows.append(compared(dataset, *setting, seed, own.rounds))
             print(json.dumps(rows[-1]), file=sys.stderr)
-    text = json.dumps({**facts(choose("cpu")), "runs": rows}, indent=1)
+    text = json.dumps({**environment("cpu"), "command": shlex.join(["python", *sys.argv]), "runs": rows}, indent=1)
     print(text)
     if own.out:
         Path(own.out).write_text(text + "\n")

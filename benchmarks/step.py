@@ -17,8 +17,7 @@ from pfed1bs.algorithms import make
 from pfed1bs.core.native import kernel
 from pfed1bs.core.rng import stream
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.exchange import pieces
-from pfed1bs.engine.workers import spread
+from pfed1bs.engine.workers import portions, spread
 
 
 class Repeated:
@@ -73,7 +72,7 @@ def main() -> None:
         some = Repeated(x[at], y[at], options.steps)
         methods["pfed1bs"].local({"w": w[at[0] : at[-1] + 1]}, received, cohort.rows(at), some)
 
-    halves = pieces(work.clients, -(-work.clients // options.threads))
+    halves = portions(work.clients, None)
     ways = {
         "vmap(grad)": by_vmap,
         "by hand": by_hand,

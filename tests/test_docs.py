@@ -1,21 +1,28 @@
-"""What the documents show works, and the package imports with torch and numpy alone."""
+"""What the documents show works, what they name exists, and the package imports with torch and numpy alone."""
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import pfed1bs
+from pfed1bs import Task, make
+from pfed1bs.algorithms import REGISTRY, algorithm_class
+from pfed1bs.core.options import keys
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = [
     pytest.param(text, id=f"{page.name}-{i}")
     for page in PAGES
     for i, text in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 ]
+OPTIONS = {"momentum": 0.9, "code": "entropy", "keep": "best", "feedback": True}  # with which states have more keys
 EXTRAS = ("jsonargparse", "rich", "safetensors", "tomli_w", "sklearn", "scipy", "PIL", "matplotlib", "jinja2")
 
 
@@ -27,9 +34,56 @@ def test_examples_in_the_documents_run(text, tmp_path, monkeypatch):
 
 def test_links_between_the_documents_lead_somewhere():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        for target, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
             if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+                found = page.parent / target if target else page
+                assert found.exists(), f"{page.name} links to {target}"
+                assert not anchor or anchor in anchors(found), f"{page.name} links to {target}#{anchor}"
+
+
+def anchors(page):
+    """What headings can be linked by: lower case, words joined by hyphens."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_files_that_documents_name_exist():
+    for page in PAGES:
+        for name in re.findall(
+            r"\b((?:tests|benchmarks|recipes|docs|results)/[\w/-]+\.(?:py|toml|md|json))", page.read_text()
+        ):
+            gone = name in ("benchmarks/table.py", "results/kernels-PROCESSOR.json")  # of the past; of any processor
+            assert gone or (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_every_hop_is_where_the_document_says():
+    hops = re.findall(r"`([\w/]+\.py): ([\w.]+)`", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(hops) > 80
+    for file, name in hops:
+        body = ast.parse((ROOT / "src" / "pfed1bs" / file).read_text()).body
+        for part in name.split("."):
+            found = [node for node in body if part in names(node)]
+            assert found, f"{file} has no {name}"
+            body = getattr(found[0], "body", [])
+
+
+def names(node):
+    """What a statement defines."""
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return [getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)]
+
+
+@pytest.mark.parametrize("method", REGISTRY)
+@pytest.mark.parametrize("side", ["server", "clients"])
+def test_the_keys_of_a_state_are_in_the_document(side, method):
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text[text.index(f"| {side} | what it is |") :].partition("\n\n")[0]
+    named = set(re.findall(r"`([\w/]+)`", table))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    options = keys(algorithm_class(method))
+    chosen = {key: value for key, value in OPTIONS.items() if key in options}
+    state = make(method, Task(model), **chosen).init(2)[side == "clients"]
+    assert {re.sub(r"((buffer|scout)/).*", r"\1NAME", key) for key in state} <= named
 
 
 def test_the_core_needs_torch_and_numpy_only():

@@ -9,8 +9,7 @@ from torch import nn
 from pfed1bs.algorithms.base.onebit import Code, layers, unbiased
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, verdict
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
-from pfed1bs.core.rotation import Rotation
-from pfed1bs.core.sketch import srht
+from pfed1bs.core.sketch import Rotation, srht
 from pfed1bs.core.votes import sign
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Cohort

@@ -19,8 +19,8 @@ from pfed1bs.core.votes import pack, sign
 from pfed1bs.data import Federation
 from pfed1bs.data.batches import ClientBatches
 from pfed1bs.engine.rounds import begin, simulate
-from pfed1bs.facts.diagnostics import objectives, potential
 from pfed1bs.nn.task import Task
+from pfed1bs.runs.diagnostics import objectives, potential
 
 SIZES, EQUAL = (4, 8, 2, 8, 4, 2), (4, 4, 4, 4, 4, 4)
 BATCH, STEPS, CLIENTS, M, PADDED = 8, 5, 6, 8, 32

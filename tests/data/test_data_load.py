@@ -436,6 +436,7 @@ def test_the_package_exports_what_it_says():
     import pfed1bs.data
 
     assert sorted(pfed1bs.data.__all__) == ["Dataset", "Federation", "federate", "load", "partition"]
+    assert pfed1bs.data.load is pfed1bs.data.sources.load
 
 
 @pytest.mark.parametrize(("module", "name"), [("sklearn", "digits"), ("scipy", "svhn"), ("PIL", "cifar10")])

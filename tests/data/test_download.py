@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 from pfed1bs.data import download as module
 from pfed1bs.data import load
-from pfed1bs.data.download import UPSTREAM, Upstream, download, fetch
+from pfed1bs.data.catalogue import CATALOGUE
+from pfed1bs.data.download import download, fetch
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte, so that it comes in several pieces
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -141,13 +143,14 @@ def test_redirects_are_followed_but_not_out_of_http(server, tmp_path):
 
 def test_a_whole_data_set_comes_from_a_mirror_into_the_cache_once(server, tmp_path, monkeypatch):
     files = {}
-    for name in UPSTREAM["mnist"].files:
+    for name in CATALOGUE["mnist"].files:
         shape = (12, 28, 28) if "images" in name else (12,)
         header = b"\0\0\x08" + bytes([len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
         files[name] = gzip.compress(header + bytes(int(np.prod(shape))))
     server.files = {f"/data/mnist/{name}": content for name, content in files.items()}
     sums = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
-    monkeypatch.setitem(UPSTREAM, "mnist", Upstream("http://127.0.0.1:1", sums))
+    mnist = replace(CATALOGUE["mnist"], address="http://127.0.0.1:1", files=sums)
+    monkeypatch.setitem(CATALOGUE, "mnist", mnist)
     monkeypatch.delenv("PFED1BS_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PFED1BS_MIRROR", f"{server.base}/data/")
@@ -159,7 +162,15 @@ def test_a_whole_data_set_comes_from_a_mirror_into_the_cache_once(server, tmp_pa
 
 
 def test_every_downloadable_set_names_an_md5_for_every_file():
-    assert list(UPSTREAM) == ["mnist", "fmnist", "cifar10", "cifar100", "svhn"]
-    for upstream in UPSTREAM.values():
-        assert upstream.base.startswith(("http://", "https://")) and not upstream.base.endswith("/")
-        assert all(len(md5) == 32 and int(md5, 16) for md5 in upstream.files.values())
+    published = [known for name, known in CATALOGUE.items() if name != "digits"]
+    assert list(CATALOGUE) == ["digits", "mnist", "fmnist", "cifar10", "cifar100", "svhn"]
+    for known in published:
+        assert known.address.startswith(("http://", "https://")) and not known.address.endswith("/")
+        assert all(len(md5) == 32 and int(md5, 16) for md5 in known.files.values()) and known.files
+
+
+def test_the_catalogue_knows_what_samples_look_like():
+    digits, known = load("digits"), CATALOGUE["digits"]
+    assert (digits.shape, digits.num_classes, digits.mean) == (known.shape, known.num_classes, known.mean)
+    for known in CATALOGUE.values():
+        assert len(known.mean) == len(known.std) == known.shape[0]

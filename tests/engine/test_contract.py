@@ -10,8 +10,8 @@ from pfed1bs.algorithms.base.method import Method
 from pfed1bs.engine.contract import CONTRACT, Algorithm
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.scores import evaluate
-from pfed1bs.facts.diagnostics import potentials
 from pfed1bs.runs.checkpoint import load, save
+from pfed1bs.runs.diagnostics import potentials
 from promise import assert_same
 
 SIZE = {"steps": 2, "batch": 8, "sampled": 3}

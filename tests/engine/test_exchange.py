@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.exchange import (
-    Traffic,
     hear,
     listen,
-    pieces,
     remember,
     replaced,
     rows,
     say,
     tell,
-    traffic,
 )
+from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Refused
 
@@ -246,8 +244,3 @@ def test_places_that_do_not_ascend_or_do_not_exist_are_refused(at):
 def test_a_part_with_another_number_of_rows_is_refused():
     with pytest.raises(ValueError, match="2 places cannot be filled from rows"):
         replaced({"w": torch.arange(3.0)}, torch.tensor([0, 1]), {"w": torch.zeros(3)})
-
-
-def test_pieces_cover_everything_in_order():
-    assert [piece.tolist() for piece in pieces(5, 2)] == [[0, 1], [2, 3], [4]]
-    assert [piece.tolist() for piece in pieces(3, None)] == [[0, 1, 2]] and pieces(0, 4) == []

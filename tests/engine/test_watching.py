@@ -9,9 +9,9 @@ from flower_desk import RUN, Desk
 from pfed1bs import Schedule, build, evaluate, federate, load, simulate
 from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.engine.exchange import listen
-from pfed1bs.facts.diagnostics import apart, group_hamming, hamming, label_groups
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import load as configured
+from pfed1bs.runs.diagnostics import apart, group_hamming, hamming, label_groups
 from pfed1bs.runs.run import Run
 from pfed1bs.wire import messages as wire
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from pfed1bs.engine.workers import alone, spread
+from pfed1bs.engine.workers import alone, portions, spread
 
 
 def test_results_come_in_the_order_of_the_items(threads):
@@ -81,3 +81,11 @@ def test_a_forked_process_has_threads_of_its_own(threads):
     if not child:
         os._exit(0 if spread(abs, [-3, -4]) == [3, 4] else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_portions_cover_all_clients_in_order_a_chunk_divided_among_the_threads(threads):
+    threads(2)
+    assert [part.tolist() for part in portions(5, None)] == [[0, 1, 2], [3, 4]]
+    assert [part.tolist() for part in portions(5, 2)] == [[0], [1], [2], [3], [4]]
+    assert [part.tolist() for part in portions(5, 3, torch.device("cuda"))] == [[0, 1, 2], [3, 4]]
+    assert portions(0, None) == []

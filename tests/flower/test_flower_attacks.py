@@ -11,8 +11,8 @@ from flower_desk import Desk, assert_missed, finished, replaced, same
 from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.engine.rounds import Diverged, simulate
 from pfed1bs.engine.trust import Trust, finite
-from pfed1bs.flower.folder import serve
 from pfed1bs.flower.server import Stopped
+from pfed1bs.flower.serving import serve
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import checkpoint

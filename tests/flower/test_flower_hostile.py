@@ -4,8 +4,8 @@ import random
 
 from flower_desk import DELTA, Desk, assert_missed, finished, flipped, replaced, same
 from pfed1bs.flower.client import Client
-from pfed1bs.flower.folder import serve
 from pfed1bs.flower.link import Reply
+from pfed1bs.flower.serving import serve
 from pfed1bs.wire.messages import read_header
 
 

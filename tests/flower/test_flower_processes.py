@@ -12,8 +12,8 @@ from flower_processes import Processes
 from pfed1bs.cli.main import main
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.trust import Trust
-from pfed1bs.flower.folder import Folder
 from pfed1bs.flower.server import start
+from pfed1bs.flower.serving import Folder
 from pfed1bs.flower.settings import BELIEVED
 from pfed1bs.flower.states import Shelf
 from pfed1bs.runs import checkpoint

@@ -15,12 +15,13 @@ from flwr.app import ConfigRecord, RecordDict
 from flower_desk import Desk
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.cli.main import main
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import PROVIDED
 from pfed1bs.flower.client import Client
-from pfed1bs.flower.folder import Folder, serve, tiers
-from pfed1bs.flower.records import content_of, record
+from pfed1bs.flower.grid import content_of, record
+from pfed1bs.flower.serving import Folder, serve, tiers
 from pfed1bs.flower.settings import Rules, read, tables
-from pfed1bs.runs.config import UserError, load
+from pfed1bs.runs.config import load
 
 SMALL = {"rounds": 2, "clients": 3, "steps": 2, "batch": 8, "data.cap": 60}
 

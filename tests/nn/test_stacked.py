@@ -1,4 +1,4 @@
-"""The plan of known layers, vmap and one client after the other give the same numbers."""
+"""The program of known layers, vmap and one client after the other give the same numbers."""
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from pfed1bs.core.rng import stream
 from pfed1bs.nn.models import build
 from pfed1bs.nn.stacked import Pass, Places
 from pfed1bs.nn.task import Task
-from pfed1bs.nn.tracing import plan
+from pfed1bs.nn.tracing import program
 
 
 class Net(nn.Module):
@@ -127,19 +127,19 @@ def test_all_at_once_equals_one_after_the_other(make):
 @pytest.mark.parametrize("make", KNOWN)
 def test_known_layers_have_a_plan(make):
     model = make()
-    assert plan(model, names(model), None) is not None
+    assert program(model, names(model), None) is not None
 
 
 @pytest.mark.parametrize("make", UNKNOWN)
 def test_what_is_not_known_to_treat_samples_one_by_one_has_no_plan(make):
     model = make()
-    assert plan(model, names(model), None) is None
+    assert program(model, names(model), None) is None
 
 
 def test_layers_with_hooks_have_no_plan():
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].register_forward_hook(lambda *_: None)
-    assert plan(model, names(model), None) is None
+    assert program(model, names(model), None) is None
 
 
 def test_linear_layers_apply_to_the_last_axis():
@@ -147,7 +147,7 @@ def test_linear_layers_apply_to_the_last_axis():
     task = Task(model)
     w = torch.stack([task.init(seed) for seed in range(2)])
     x = torch.randn(2, 3, 4, 6, generator=stream(0, "x"))
-    run = plan(model, names(model), "last")
+    run = program(model, names(model), "last")
     values = {part.name: w[:, part.slice].view(2, *part.shape) for part in task.parts}
     now = Pass(model, 2, values, None)
     with torch.no_grad():

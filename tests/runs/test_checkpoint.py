@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.engine.rounds import Progress
 from pfed1bs.runs import checkpoint
-from pfed1bs.runs.config import UserError
 
 IDENTITY = '{"batch": 8, "algorithm": {"name": "local", "lr": 0.1}, "data": {"name": "digits", "cap": null}}'
 

@@ -12,8 +12,9 @@ import tomllib
 import pytest
 
 from pfed1bs.cli import main as cli
+from pfed1bs.core.errors import UserError
 from pfed1bs.engine.rounds import Schedule
-from pfed1bs.runs.config import UserError, load
+from pfed1bs.runs.config import load
 from pfed1bs.runs.folder import RunFolder, keep
 from pfed1bs.runs.locking import hold
 from pfed1bs.runs.recording import Terminated, record, terminable

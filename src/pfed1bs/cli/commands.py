@@ -8,12 +8,11 @@ from pathlib import Path
 
 from pfed1bs import report
 from pfed1bs.cli import holdings, terminal
-from pfed1bs.cli.main import HELP, shown
+from pfed1bs.cli.help import HELP
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.engine.rounds import choose
-from pfed1bs.facts import capabilities as methods
-from pfed1bs.facts import costs
+from pfed1bs.facts import capabilities, costs
 from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config, DataConfig, known_keys, load
 from pfed1bs.runs.environment import environment
@@ -94,7 +93,7 @@ def data_command(words: list[str]) -> None:
     data = federation(config)
     if own.json:
         train, test = data.table()
-        shown({"train": train.tolist(), "test": test.tolist()})
+        terminal.print_json({"train": train.tolist(), "test": test.tolist()})
     else:
         terminal.show(holdings.table(data))
     if own.picture:
@@ -105,11 +104,11 @@ def data_command(words: list[str]) -> None:
 def list_command(words: list[str]) -> None:
     """`pfed1bs list`: methods, what they send for the model of a recipe, and what they can do."""
     own, recipe, rest = _split(words, "list", JSON)
-    rows = methods.table(load(recipe, rest))
+    rows = capabilities.table(load(recipe, rest))
     if own.json:
-        shown([row.facts() for row in rows])
+        terminal.print_json([row.facts() for row in rows])
         return
-    for sheet in (methods.sent(rows), methods.capabilities(rows)):
+    for sheet in (capabilities.sent(rows), capabilities.capabilities(rows)):
         heads = [column.replace(" up", "\nup").replace(" down", "\ndown") for column in sheet.columns]
         right = [column.startswith("bits") for column in sheet.columns]
         terminal.show_table(sheet.title, heads, sheet.lines, right)
@@ -120,7 +119,7 @@ def costs_command(words: list[str]) -> None:
     own = _arguments("costs", words)
     cells = costs.paper_table()
     if own.json:
-        shown([vars(cell) for cell in cells])
+        terminal.print_json([vars(cell) for cell in cells])
         return
     lines = [
         (cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed") for cell in cells
@@ -165,7 +164,7 @@ def bench_command(words: list[str]) -> None:
     from pfed1bs.facts import bench
 
     rows = bench.kernels()
-    shown({**environment(), "rows": rows}) if own.json else bench.show(rows)
+    terminal.print_json({**environment(), "rows": rows}) if own.json else bench.show(rows)
 
 
 def env_command(words: list[str]) -> None:
@@ -173,7 +172,7 @@ def env_command(words: list[str]) -> None:
     own = _arguments("env", words)
     facts = environment()
     if own.json:
-        shown(facts)
+        terminal.print_json(facts)
         return
     for key, value in facts.items():
         print(f"{key:10} {value}")

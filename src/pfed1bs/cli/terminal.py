@@ -7,13 +7,17 @@ from contextlib import closing
 from pathlib import Path
 
 from pfed1bs import report
-from pfed1bs.cli.main import shown
 from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
 from pfed1bs.report.groups import groups
 from pfed1bs.report.results import CAPTION, plain, results
 from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import Entry
+
+
+def print_json(value: object) -> None:
+    """Print an object as JSON."""
+    print(json.dumps(value, indent=2))
 
 
 def show_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
@@ -74,7 +78,7 @@ def finish(runs: list[Run], folder: Path, as_json: bool) -> None:
     write(records, folder)
     if as_json:
         summaries = [run.summary for run in runs]
-        shown(summaries[0] if len(runs) == 1 else summaries)
+        print_json(summaries[0] if len(runs) == 1 else summaries)
         return
     first = runs[0].config
     title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: percent correct"

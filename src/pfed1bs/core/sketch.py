@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import log as ln
 
 import torch
 from torch import Tensor
 
 from pfed1bs.core import cuda, native, rng
-from pfed1bs.core.transform import butterfly, check_float, linear, padded, recorded
+from pfed1bs.core.transform import butterfly, check_float, hadamard, linear, padded, recorded
 from pfed1bs.core.votes import unpack
 
 
@@ -129,6 +130,35 @@ class Gaussian(Sketch):
 
     def _lift(self, u: Tensor) -> Tensor:
         return u @ self.entries.to(u)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """A seeded orthogonal map of any length m that needs no padding: signs, then a transform of every block.
+
+    The lengths of the blocks are the binary digits of m, largest first.
+    """
+
+    m: int
+    seed: int
+    round: int
+
+    @cached_property
+    def signs(self) -> Tensor:
+        """(m,) of +-1."""
+        return unpack(torch.from_numpy(rng.bits(rng.key(self.seed, rng.ROTATION, self.round), self.m)), self.m)
+
+    def forward(self, q: Tensor) -> Tensor:
+        """The rotated rows of q (..., m)."""
+        return self._blocks(q * self.signs.to(q))
+
+    def backward(self, r: Tensor) -> Tensor:
+        """The inverse, which is the transpose."""
+        return self._blocks(r) * self.signs.to(r)
+
+    def _blocks(self, x: Tensor) -> Tensor:
+        sizes = [1 << i for i in reversed(range(self.m.bit_length())) if self.m >> i & 1]
+        return torch.cat([hadamard(part.contiguous()) for part in torch.split(x, sizes, -1)], -1)
 
 
 def srht(n: int, m: int, seed: int, round: int = 0, use_D: bool = True) -> SRHT:  # noqa: N803 (the paper's letter)

@@ -11,16 +11,7 @@ from pfed1bs.core.rng import words
 
 Inputs = NDArray[np.uint8] | NDArray[np.float32]
 Arrays = tuple[NDArray[np.generic], NDArray[np.generic], NDArray[np.generic], NDArray[np.generic]]
-
-# Mean and standard deviation per channel of the full training part, inputs scaled to 0 .. 1.
-STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "digits": ((0.3054,), (0.3762,)),
-    "mnist": ((0.1307,), (0.3081,)),
-    "fmnist": ((0.2860,), (0.3530,)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
-}
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation per channel
 
 
 @dataclass(frozen=True)
@@ -42,11 +33,11 @@ class Dataset:
         return self.train_inputs.shape[1:]
 
 
-def dataset(name: str, arrays: Arrays, num_classes: int | None = None) -> Dataset:
+def dataset(name: str, arrays: Arrays, num_classes: int | None = None, statistics: Statistics | None = None) -> Dataset:
     """Check four arrays (train inputs and labels, test inputs and labels) and put them into one form.
 
-    Without `num_classes` the labels must use every number from 0 to the largest. Statistics come from the table for
-    the known names, from the training inputs otherwise.
+    Without `num_classes` the labels must use every number from 0 to the largest; without `statistics` they are those
+    of the training inputs.
     """
     parts = [(_inputs(f"{name}: {part} inputs", x), _labels(f"{name}: {part} labels", y, len(x)))
              for part, x, y in (("train", *arrays[:2]), ("test", *arrays[2:]))]  # fmt: skip
@@ -58,7 +49,7 @@ def dataset(name: str, arrays: Arrays, num_classes: int | None = None) -> Datase
             "convert one of them",
         )
     classes = _classes(name, np.concatenate([train_labels, test_labels]), num_classes)
-    mean, std = STATISTICS[name] if name in STATISTICS else _statistics(train)
+    mean, std = statistics or _statistics(train)
     return Dataset(name, train, train_labels, test, test_labels, classes, mean, std)
 
 
@@ -121,7 +112,7 @@ def _classes(name: str, labels: NDArray[np.int64], num_classes: int | None) -> i
     return len(used)
 
 
-def _statistics(x: Inputs) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(x: Inputs) -> Statistics:
     """Mean and standard deviation per channel (axis 1), in float64; a constant channel is only centred."""
     axes = (0, *range(2, x.ndim))
     scale = 255.0 if x.dtype == np.uint8 else 1.0

@@ -7,68 +7,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pfed1bs.core.errors import UserError
+from pfed1bs.data.catalogue import CATALOGUE
 
 PIECE = 1 << 18  # bytes read at a time
 TIMEOUT = 30.0  # seconds without an answer
 
 
-@dataclass(frozen=True)
-class Upstream:
-    """Where a data set is published, and the MD5 of every file.
-
-    The sums of fmnist are the official ones; those of the others are the sums in common use for these files, and were
-    not compared with a statement of their authors. MD5 finds damage, it does not prove who made a file.
-    """
-
-    base: str
-    files: dict[str, str]
-
-
-UPSTREAM = {
-    "mnist": Upstream(
-        "https://ossci-datasets.s3.amazonaws.com/mnist",
-        {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-    ),
-    "fmnist": Upstream(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-    ),
-    "cifar10": Upstream(
-        "https://www.cs.toronto.edu/~kriz", {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}
-    ),
-    "cifar100": Upstream(
-        "https://www.cs.toronto.edu/~kriz", {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}
-    ),
-    "svhn": Upstream(
-        "http://ufldl.stanford.edu/housenumbers",
-        {
-            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
-        },
-    ),
-}
-
-
 def fetch(name: str, folder: Path, base: str | None = None) -> None:
     """Bring every file of the data set `name` into `folder`; `base` is a mirror with one directory per data set."""
-    upstream = UPSTREAM[name]
-    address = upstream.base if base is None else f"{base.rstrip('/')}/{name}"
-    for file, md5 in upstream.files.items():
+    known = CATALOGUE[name]
+    address = known.address if base is None else f"{base.rstrip('/')}/{name}"
+    for file, md5 in known.files.items():
         if not (folder / file).is_file():
             download(f"{address}/{file}", folder / file, md5)
 

@@ -2,71 +2,21 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.extras import need
+from pfed1bs.data.catalogue import CATALOGUE, Form, Known
 from pfed1bs.data.dataset import Arrays, Dataset, dataset, hold_out
-from pfed1bs.data.download import UPSTREAM, fetch
-from pfed1bs.data.files import IDX, cifar, existing, read_idx, read_mat, read_strips, reading
-
-
-@dataclass(frozen=True)
-class Form:
-    """One way a data set lies on disk: what must be there (a trailing .gz is optional), and how it is read."""
-
-    files: tuple[str, ...]
-    read: Callable[[Path], Arrays]
-    telling: bool = True  # the file names alone tell which data set it is
-
-
-@dataclass(frozen=True)
-class Source:
-    """A known data set: its classes, the folders it may lie in, and its forms on disk."""
-
-    num_classes: int
-    folders: tuple[str, ...]
-    forms: tuple[Form, ...]
-
-
-def _cifar(digits: str, train: tuple[str, ...], test: str, label: str) -> tuple[Form, ...]:
-    """Extracted folder and archive, of pickles and of binaries."""
-    forms = []
-    for folder, archive, end in (
-        (f"cifar-{digits}-batches-py" if digits == "10" else f"cifar-{digits}-python", "python", ""),
-        (f"cifar-{digits}-batches-bin" if digits == "10" else f"cifar-{digits}-binary", "binary", ".bin"),
-    ):
-        names = tuple(f"{name}{end}" for name in train)
-        for source, files in (
-            (folder, tuple(f"{folder}/{name}" for name in (*names, f"{test}{end}"))),
-            (f"cifar-{digits}-{archive}.tar.gz", (f"cifar-{digits}-{archive}.tar.gz",)),
-        ):
-            forms.append(Form(files, cifar(source, names, f"{test}{end}", label)))
-    return tuple(forms)
-
-
-STRIPS = Form(("train-000.webp", "train-labels.npy", "test-000.webp", "test-labels.npy"), read_strips, telling=False)
-FOUR = Form(IDX, read_idx, telling=False)
-SOURCES = {
-    "mnist": Source(10, ("mnist", "MNIST/raw"), (FOUR,)),
-    "fmnist": Source(10, ("fmnist", "fashion-mnist", "FashionMNIST/raw"), (FOUR,)),
-    "cifar10": Source(
-        10,
-        ("cifar10",),
-        (*_cifar("10", tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "labels"), STRIPS),
-    ),
-    "cifar100": Source(100, ("cifar100",), (*_cifar("100", ("train",), "test", "fine_labels"), STRIPS)),
-    "svhn": Source(10, ("svhn",), (Form(("train_32x32.mat", "test_32x32.mat"), read_mat), STRIPS)),
-}
-NAMES = ("digits", *SOURCES)
+from pfed1bs.data.download import fetch
+from pfed1bs.data.files import existing, reading
 
 
 def load(name: str, root: str | Path | None = None, num_classes: int | None = None) -> Dataset:
-    """The data set `name`: one of NAMES, a path to a .npz file, or "package.module:function".
+    """The data set `name`: one of the catalogue, a path to a .npz file, or "package.module:function".
 
     Files of the known sets are looked for in `root`, the PFED1BS_DATA directory and the user cache, and downloaded
     to the cache when none has them. Own data are arrays x, y or x_train, y_train, x_test, y_test (a function returns
@@ -74,16 +24,16 @@ def load(name: str, root: str | Path | None = None, num_classes: int | None = No
     """
     if root is not None and not Path(root).is_dir():
         raise UserError(f"data.root = {root} is no folder", "leave it out, or give the folder above the data sets'")
-    if name == "digits":
-        return dataset(name, _digits(), 10)
-    if name in SOURCES:
-        return dataset(name, _known(name, root), SOURCES[name].num_classes)
+    if name in CATALOGUE:
+        known = CATALOGUE[name]
+        arrays = _digits() if name == "digits" else _known(name, root)
+        return dataset(name, arrays, known.num_classes, (known.mean, known.std))
     if name.endswith(".npz"):
         return dataset(name, _npz(Path(name)), num_classes)
     if ":" in name:
         return dataset(name, _function(name), num_classes)
     own = "Your own: a path to a .npz file or package.module:function"
-    raise UserError(f"unknown data set {name!r}", f"{nearest(name, NAMES)} {own}")
+    raise UserError(f"unknown data set {name!r}", f"{nearest(name, CATALOGUE)} {own}")
 
 
 def cache() -> Path:
@@ -100,7 +50,7 @@ def _known(name: str, root: str | Path | None) -> Arrays:
         if place is None:
             tried.append(f"{label}: not given")
             continue
-        found, lacking = _find(SOURCES[name], Path(place))
+        found, lacking = _find(CATALOGUE[name], Path(place))
         if found is not None:
             form, folder = found
             return form.read(folder)
@@ -112,21 +62,21 @@ def _known(name: str, root: str | Path | None) -> Arrays:
         tried.append(f"download: {error}")
         raise UserError(
             "\n  ".join([f"no files of {name} were found, tried", *tried]),
-            f"put {' '.join(UPSTREAM[name].files)} into a folder {name} and point data.root or PFED1BS_DATA to the "
+            f"put {' '.join(CATALOGUE[name].files)} into a folder {name} and point data.root or PFED1BS_DATA to the "
             "folder above it, name a mirror in PFED1BS_MIRROR, or use the embedded data set digits",
         ) from error
-    form = next(form for form in SOURCES[name].forms if not _missing(form, cache() / name))
+    form = next(form for form in CATALOGUE[name].forms if not _missing(form, cache() / name))
     return form.read(cache() / name)
 
 
-def _find(source: Source, root: Path) -> tuple[tuple[Form, Path] | None, str]:
+def _find(known: Known, root: Path) -> tuple[tuple[Form, Path] | None, str]:
     """A complete form below `root` and its folder, or else what is lacking."""
     if not root.is_dir():
         return None, "no such directory"
-    lacking = f"no folder {' or '.join(source.folders)}"
-    own_name = root.name in source.folders or "/".join(root.parts[-2:]) in source.folders
-    for folder in (*(root / name for name in source.folders), root):
-        for form in source.forms:
+    lacking = f"no folder {' or '.join(known.folders)}"
+    own_name = root.name in known.folders or "/".join(root.parts[-2:]) in known.folders
+    for folder in (*(root / name for name in known.folders), root):
+        for form in known.forms:
             if folder == root and not (own_name or form.telling):
                 continue
             missing = _missing(form, folder)

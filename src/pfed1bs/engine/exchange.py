@@ -1,4 +1,4 @@
-"""Who is told what, and what it costs: the same for the simulator and for real networks."""
+"""Who is told what, and who hears it: the same for the simulator and for real networks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,7 @@ from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.wire.codecs import Differences, Signs
-from pfed1bs.wire.messages import HEADER, Codec, Kind, Message, decode, encode
-
-SEED_BYTES = 8  # the 64-bit seed that every client is given once
+from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode
 
 
 @dataclass(frozen=True)
@@ -21,23 +19,6 @@ class News:
     round: int
     data: bytes
     replaces: bytes = b""  # of a snapshot: the broadcast it stands for, which later clients may still need
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes of one round, headers included; `down` counts a broadcast once for every receiver, as the paper does."""
-
-    up: int
-    down: int
-    broadcast: int = 0  # the downlink if every different message is sent once, to all who need it
-    catch_up: int = 0  # part of `down`: what clients had missed
-    side: int = 0  # part of `up` and `down`: headers and single numbers
-    once: int = 0  # in neither of them: the seed, for clients that join
-
-    @property
-    def total(self) -> int:
-        """Everything, as unicast."""
-        return self.up + self.down + self.once
 
 
 def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], cohort: Cohort) -> list[list[News]]:
@@ -169,30 +150,6 @@ def remember(
         while history and sum(map(len, history.values())) > limit:
             history.pop(min(history))
     return history
-
-
-def traffic(algorithm: Algorithm, news: list[list[News]], uplinks: list[bytes], cohort: Cohort) -> Traffic:
-    """What a round has cost."""
-    sent = [item for items in news for item in items]
-    layouts = {"down": algorithm.down, "up": algorithm.up, "snapshot": algorithm.snapshot_layout}
-    scalars = {
-        kind: sum(codec.size or 0 for codec in layout.values() if codec.shape == ()) for kind, layout in layouts.items()
-    }
-    messages = [(item.kind, item.data) for item in sent] + [("up", data) for data in uplinks]
-    return Traffic(
-        up=sum(map(len, uplinks)),
-        down=sum(len(item.data) for item in sent),
-        broadcast=sum(len(data) for data in {id(item.data): item.data for item in sent}.values()),
-        catch_up=sum(len(item.data) for item in sent if item.kind == "snapshot" or item.round < cohort.round),
-        side=sum(HEADER.size + (scalars[kind] if len(data) > HEADER.size else 0) for kind, data in messages),
-        once=SEED_BYTES * int((cohort.seen < 0).sum()) if algorithm.up else 0,
-    )
-
-
-def pieces(count: int, size: int | None) -> list[Tensor]:
-    """The numbers below `count` in pieces of at most `size`; None: in one piece."""
-    step = size or max(1, count)
-    return [torch.arange(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def moved(state: State, device: torch.device) -> State:

@@ -14,22 +14,20 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import (
     News,
-    Traffic,
     hear,
     listen,
     moved,
-    pieces,
     remember,
     replaced,
     rows,
     say,
     tell,
-    traffic,
     watched,
 )
+from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.engine.recorder import Recorder
 from pfed1bs.engine.trust import ALL, Trust, finite
-from pfed1bs.engine.workers import CPU, alone, spread
+from pfed1bs.engine.workers import CPU, alone, portions, spread
 from pfed1bs.wire.messages import Message
 
 SMALLER = "try a smaller algorithm.lr, or look at that client's data"
@@ -156,7 +154,7 @@ def simulate(
         began = perf_counter()
         plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
         turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
-        done = spread(turn, pieces(len(plan.active.ids), share(len(plan.active.ids), size.chunk, device)), device)
+        done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
         ids = torch.cat([part.ids for part in done])
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
@@ -175,7 +173,7 @@ def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Sc
 
 def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampled: int | None) -> Plan:
     """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients."""
-    cohort = draw(seed, now.round, sizes, now.seen, sampled)
+    cohort = sample(seed, now.round, sizes, now.seen, sampled)
     active = cohort if algorithm.trains == "sampled" else everyone(cohort, sizes, now.seen)
     with alone(where(now)):
         return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
@@ -213,12 +211,6 @@ def answered(
     return server, {**log, **(split_log(joined(rows))[1] if rows else {}), **cut, **less}
 
 
-def share(clients: int, chunk: int | None, device: torch.device) -> int:
-    """How many clients are computed in one piece: all of a chunk, on the CPU divided among the threads."""
-    threads = torch.get_num_threads() if device.type == "cpu" else 1
-    return max(1, -(-min(clients, chunk or clients) // threads))
-
-
 def where(now: Progress) -> torch.device:
     """The device on which clients are computed; a server that has none at hand computes on the CPU."""
     return next((value.device for value in now.clients.values()), CPU)
@@ -244,7 +236,7 @@ def begin(algorithm: Algorithm, clients: int) -> Progress:
     return Progress(0, server, states, torch.full((clients,), -1))
 
 
-def draw(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None) -> Cohort:
+def sample(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None) -> Cohort:
     """The clients of a round: uniform without replacement, the same for every method."""
     clients = len(sizes)
     if sampled is not None and not 1 <= sampled <= clients:
@@ -265,7 +257,7 @@ def split_log(state: State) -> tuple[State, State]:
 
 
 def joined(parts: list[State]) -> State:
-    """The states or logs of all pieces, one after the other."""
+    """The states or logs of all portions, one after the other."""
     return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

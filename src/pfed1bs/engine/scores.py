@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State, buffers_of
-from pfed1bs.engine.exchange import moved, pieces, rows
-from pfed1bs.engine.rounds import Progress, Schedule, scheduled, share, where
-from pfed1bs.engine.workers import spread
+from pfed1bs.engine.exchange import moved, rows
+from pfed1bs.engine.rounds import Progress, Schedule, scheduled, where
+from pfed1bs.engine.workers import portions, spread
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def evaluate(
         models = algorithm.personal(server, rows(progress.clients, ids), cohort, batches)
         return {name: score(algorithm, data, model, ids) for name, model in models.items()}
 
-    parts = spread(judge, pieces(data.clients, share(data.clients, size.chunk, device)), device)
+    parts = spread(judge, portions(data.clients, size.chunk, device), device)
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 

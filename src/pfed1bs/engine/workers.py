@@ -1,4 +1,4 @@
-"""Pieces of a round computed side by side, each on a thread of its own."""
+"""Portions of a round computed side by side, each on a thread of its own."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,6 +42,13 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.
             for future in futures:
                 future.cancel()
             wait(futures)
+
+
+def portions(clients: int, chunk: int | None, device: torch.device = CPU) -> list[Tensor]:
+    """The numbers below `clients`, a chunk at once (None: all), on the CPU divided among the threads."""
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    size = max(1, -(-min(clients, chunk or clients) // threads))
+    return [torch.arange(start, min(start + size, clients)) for start in range(0, clients, size)]
 
 
 @contextmanager

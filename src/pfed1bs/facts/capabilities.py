@@ -42,7 +42,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Row:
+class Profile:
     """One method for a model of n weights."""
 
     method: str
@@ -84,7 +84,7 @@ class Sheet:
         return "\n".join("| " + " | ".join(line) + " |" for line in (self.columns, rule, *self.lines))
 
 
-def table(config: Config) -> list[Row]:
+def table(config: Config) -> list[Profile]:
     """One row per method for the model, the data and the options of a configuration."""
     dataset = load(config.data.name, config.data.root)
     task = Task(build(config.model.name, dataset.shape, dataset.num_classes), bn=config.model.bn)
@@ -94,17 +94,17 @@ def table(config: Config) -> list[Row]:
     return rows(task, own, {**config.options, config.method: chosen})
 
 
-def rows(task: Task, own: int, options: dict[str, Options] | None = None) -> list[Row]:
+def rows(task: Task, own: int, options: dict[str, Options] | None = None) -> list[Profile]:
     """One row per method; `own` is the number of classes that a client holds, options are by method."""
     return [_row(name, make(name, task, 0, **(options or {}).get(name, {})), own) for name in REGISTRY]
 
 
-def _row(name: str, algorithm: Algorithm, own: int) -> Row:
+def _row(name: str, algorithm: Algorithm, own: int) -> Profile:
     n = algorithm.task.n
     _, clients = algorithm.init(1)
     kept = sum(value.nbytes for key, value in clients.items() if "buffer/" not in key) / (4 * n)
     up, down = way(algorithm.up, own), way(algorithm.down, own)
-    return Row(name, algorithm.paper, n, up, down, algorithm.personalises, round(kept, 4))
+    return Profile(name, algorithm.paper, n, up, down, algorithm.personalises, round(kept, 4))
 
 
 def way(layout: Layout, own: int) -> Way:
@@ -133,11 +133,11 @@ def measured(codec: Codec, own: int) -> tuple[int, int]:
         case Differences():
             return 8 * codec.longest, codec.count
     if codec.size is None:
-        raise ValueError(f"the size of {codec} varies and nobody knows what to expect; say it in methods.measured")
+        raise ValueError(f"the size of {codec} varies and nobody knows what to expect; say it in capabilities.measured")
     return 8 * codec.size, prod(codec.shape)
 
 
-def sent(rows: list[Row]) -> Sheet:
+def sent(rows: list[Profile]) -> Sheet:
     """What travels, and what stays."""
     columns = ("method", "sends up", "bits up", "sends down", "bits down", "keeps")
     lines = [(row.method, *_traffic(row.up), *_traffic(row.down), f"{row.kept:.3g} n") for row in rows]
@@ -148,10 +148,10 @@ def _traffic(way: Way) -> tuple[str, str]:
     return ", ".join(way.fields) or "nothing", f"{'~' if way.varies else ''}{way.bits:,}"
 
 
-def capabilities(rows: list[Row]) -> Sheet:
+def capabilities(rows: list[Profile]) -> Sheet:
     """What the paper's table of capabilities has ticks for, with the number of values where it is less than n."""
 
-    def cells(row: Row, way: Way) -> tuple[str, str]:
+    def cells(row: Profile, way: Way) -> tuple[str, str]:
         return f"{way.values / row.n:.2g} n" if row.fewer(way) else "-", "yes" if way.one_bit else "-"
 
     columns = ("method", "fewer up", "one bit up", "fewer down", "one bit down", "personal", "paper")
@@ -182,7 +182,7 @@ def usual() -> Sheet:
     return Sheet("Usual options", ("option", "default", "meaning"), lines)
 
 
-def mlp() -> list[Row]:
+def mlp() -> list[Profile]:
     """The rows of the document: the MLP 784-256-10, two classes per client."""
     return rows(Task(build("mlp", (1, 28, 28), 10)), own=2)
 

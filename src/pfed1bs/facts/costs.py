@@ -212,7 +212,7 @@ WRONG = {  # why a printed cell cannot be right
 
 
 @dataclass(frozen=True)
-class Cell:
+class Printed:
     """One cost of Table 1 beside ours, MiB per round with 20 clients."""
 
     method: str
@@ -222,10 +222,10 @@ class Cell:
     wrong: str  # why the printed value cannot be right; empty if ours rounds to it
 
 
-def paper_table() -> tuple[Cell, ...]:
+def paper_table() -> tuple[Printed, ...]:
     """Every cost of Table 1, with the counts of n that its authors must have mixed."""
     return tuple(
-        Cell(method, data, PRINTED[method][name], mib(CLIENTS * formula(NETS[name])), WRONG.get((method, name), ""))
+        Printed(method, data, PRINTED[method][name], mib(CLIENTS * formula(NETS[name])), WRONG.get((method, name), ""))
         for method, formula in PAPER.items()
         for data, name in DATASETS.items()
     )

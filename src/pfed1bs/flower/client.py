@@ -15,7 +15,7 @@ from pfed1bs.engine.rounds import Turn, choose
 from pfed1bs.engine.scores import score
 from pfed1bs.engine.workers import alone
 from pfed1bs.flower.judging import shared
-from pfed1bs.flower.link import Content, Question, Value, pieces, text, whole
+from pfed1bs.flower.link import Content, Question, Value, messages, text, whole
 from pfed1bs.flower.settings import Rules, Values, read
 from pfed1bs.flower.states import Shelf
 from pfed1bs.runs.config import Config, DataConfig
@@ -106,7 +106,7 @@ class Client:
 
     def train(self, content: Content, shelf: Shelf, base: int, round: int, state: State) -> dict[str, Value]:
         """Do a round, keep what came of it, and say it."""
-        news = checked(self.algorithm, pieces(content, "news"), base, round)
+        news = checked(self.algorithm, messages(content, "news"), base, round)
         size = (self.config.steps, self.config.batch)
         only = torch.tensor([0])  # the one row of its state
         work = Turn(self.algorithm, self.data, state, [news], self.cohort(base, round), *size, places=only)(only)
@@ -118,7 +118,7 @@ class Client:
 
     def judge(self, content: Content, shelf: Shelf, base: int, round: int, state: State) -> dict[str, Value]:
         """Right answers, samples and loss of each kind of model on the client's own test samples; nothing is kept."""
-        sent, at = pieces(content, "news"), torch.tensor([self.partition])
+        sent, at = messages(content, "news"), torch.tensor([self.partition])
         later = state  # after the news, which show what the shared model is now; judged is what the client has
         if self.algorithm.judged_with == "replica":
             later, _ = hear(self.algorithm, state, [checked(self.algorithm, sent, base, round)])

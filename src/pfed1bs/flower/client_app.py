@@ -4,8 +4,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from pfed1bs.flower.client import Client
+from pfed1bs.flower.grid import content_of, record
 from pfed1bs.flower.link import Question
-from pfed1bs.flower.records import content_of, record
 
 app = ClientApp()
 

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pfed1bs.runs.config import UserError
+from pfed1bs.core.errors import UserError
 
 FILES = ("ca.crt", "server.pem", "server.key")
 FLEET = re.compile(rb"/v1/fleet/[a-z-]+")  # matched with the path as it was sent: no dots, no escapes

@@ -100,7 +100,7 @@ def numbers(content: Content, key: str) -> list[int]:
     return [int(item) for item in value]
 
 
-def pieces(content: Content, key: str) -> list[bytes]:
+def messages(content: Content, key: str) -> list[bytes]:
     """The list of messages under a key, or a ValueError."""
     value = content.get(key)
     if not isinstance(value, list) or not all(isinstance(item, bytes) for item in value):

@@ -26,7 +26,7 @@ class Roster:
     federation: str
     clients: int
     max_samples: int
-    tell: Callable[[str], None]
+    event: Callable[[str], None]
     members: dict[int, Member] = field(default_factory=dict)  # by client
     pins: dict[int, int] | None = None  # by client: the only node that may speak for it; None: any may
     refused: set[int] = field(default_factory=set)  # nodes that introduced themselves wrongly, or not at all
@@ -79,11 +79,11 @@ class Roster:
 
     def _admit(self, client: int, member: Member) -> None:
         self.members[client] = member
-        self.tell(f"client {client} is node {member.node}, {member.samples} samples, states {list(member.held or ())}")
+        self.event(f"client {client} is node {member.node}, {member.samples} samples, states {list(member.held or ())}")
 
     def _refuse(self, node: int, reason: str) -> None:
         self.refused.add(node)
-        self.tell(f"node {node} is not admitted: {reason}")
+        self.event(f"node {node} is not admitted: {reason}")
 
     def _member(self, reply: Reply) -> tuple[int, Member]:
         if reply.content is None:
@@ -113,5 +113,5 @@ class Roster:
                 continue
             older = [round for round in member.held if 0 <= round < last]
             seen[client] = max(older, default=-1)
-            self.tell(f"client {client} has lost the state of round {last}; it goes on from {int(seen[client])}")
+            self.event(f"client {client} has lost the state of round {last}; it goes on from {int(seen[client])}")
         return replace(now, seen=seen)

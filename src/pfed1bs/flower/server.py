@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import traffic
+from pfed1bs.engine.ledger import traffic
 from pfed1bs.engine.rounds import Diverged, Plan, Progress, Round, begin, conclude, joined, prepare
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.trust import Trust
@@ -48,13 +48,13 @@ class Server:
     config: Config
     rules: Rules
     federation: str  # tells this federation's client states from others'
-    tell: Callable[[str], None]  # where to say who was not counted, and why
+    event: Callable[[str], None]  # where to say who was not counted, and why
 
     roster: Roster = field(init=False)
 
     def __post_init__(self) -> None:
         """Nobody is known yet."""
-        self.roster = Roster(self.federation, self.config.clients, self.rules.max_samples, self.tell)
+        self.roster = Roster(self.federation, self.config.clients, self.rules.max_samples, self.event)
 
     def rounds(self, resume: Progress | None = None) -> Iterator[Round]:
         """Do the rounds one by one; the caller must save each before it takes the next."""
@@ -80,14 +80,14 @@ class Server:
                 except Diverged as error:
                     self._undo(now, answers, error)
             few = f"round {now.round}: {counted} valid answers, {self.rules.min_clients} are needed"
-            self.tell(f"{few}; attempt {attempt} of {self.rules.attempts}")
+            self.event(f"{few}; attempt {attempt} of {self.rules.attempts}")
         raise Stopped(f"{few}, after {self.rules.attempts} attempts; the run can go on with resume=true")
 
     def _undo(self, now: Progress, answers: dict[int, Answer], error: Diverged) -> None:
         """Leave out those who would spoil the shared state, all if it cannot be said who; the round left no trace."""
         reason = "its message makes" if error.clients else "the messages together make"
         for client in error.clients or [*answers]:
-            self.tell(f"round {now.round}: client {client} is not counted: {reason} the shared state NaN or infinite")
+            self.event(f"round {now.round}: client {client} is not counted: {reason} the shared state NaN or infinite")
             del answers[client]
 
     def _present(self, wanted: int) -> set[int]:
@@ -120,7 +120,7 @@ class Server:
                 valid[client] = self._answer(now, client, reply, client in sampled)
                 self.roster.note(client, None)
             except ValueError as error:
-                self.tell(f"round {now.round}: client {client} is not counted: {error}")
+                self.event(f"round {now.round}: client {client} is not counted: {error}")
         return valid
 
     def _asked(self, question: Question, now: Progress, letters: dict[int, Content]) -> Iterator[tuple[int, Reply]]:
@@ -131,7 +131,7 @@ class Server:
         replies = ask(self.link, question, sent, self.rules.timeout)
         for reply in replies:
             if reply.node not in nodes:
-                self.tell(f"round {now.round}: an answer of node {reply.node}, which was not asked, is dropped")
+                self.event(f"round {now.round}: an answer of node {reply.node}, which was not asked, is dropped")
         yield from sorted(
             ((nodes[reply.node], reply) for reply in replies if reply.node in nodes), key=lambda item: item[0]
         )
@@ -207,7 +207,7 @@ class Server:
             try:
                 found[client] = self._scores(self._content(now, client, reply))
             except ValueError as error:
-                self.tell(f"round {now.round}: client {client} is not judged: {error}")
+                self.event(f"round {now.round}: client {client} is not judged: {error}")
         names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
         stacked = {name: torch.tensor([one[name] for one in found.values()], dtype=torch.float64).T for name in names}
         return torch.tensor([*found]), {name: Score(*values) for name, values in stacked.items()}

@@ -7,8 +7,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pfed1bs.core.errors import UserError
-from pfed1bs.flower.folder import serve
-from pfed1bs.flower.records import GridLink
+from pfed1bs.flower.grid import GridLink
+from pfed1bs.flower.serving import serve
 from pfed1bs.flower.settings import read
 
 app = ServerApp()

@@ -7,20 +7,13 @@ from typing import get_type_hints
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
 from pfed1bs.core.options import keys
+from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.runs.config import TABLES, Config, DataConfig, ModelConfig, load, with_role
 from pfed1bs.runs.flags import UnknownKey
 
 Values = Mapping[str, bool | int | float | str]
 LEFT_OUT = (*with_role("simulator", "others"), *TABLES, "algorithm")  # they mean nothing here, or are tables
 BELIEVED = {"max_weight": 10.0, "max_norm": 10.0}  # where clients are not the server's own
-SHAPES = {  # of one sample, and classes: the server has no data to look at
-    "digits": ((1, 8, 8), 10),
-    "mnist": ((1, 28, 28), 10),
-    "fmnist": ((1, 28, 28), 10),
-    "cifar10": ((3, 32, 32), 10),
-    "cifar100": ((3, 32, 32), 100),
-    "svhn": ((3, 32, 32), 10),
-}
 
 
 @dataclass(frozen=True)
@@ -46,11 +39,12 @@ class Rules:
             if not all(part.isdecimal() and int(part) for part in parts):
                 raise UserError(f"shape must be whole numbers with x between, got {self.shape}", "shape='1x28x28'")
             return tuple(map(int, parts)), self.classes
-        if config.data.name not in SHAPES:
+        known = CATALOGUE.get(config.data.name)  # the server has no data to look at
+        if known is None:
             raise UserError(
                 f"the server cannot know what samples of {config.data.name} look like", "add shape='1x28x28' classes=10"
             )
-        return SHAPES[config.data.name]
+        return known.shape, known.num_classes
 
 
 def read(values: Values) -> tuple[Config, Rules]:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pfed1bs.core.errors import UserError
-from pfed1bs.nn.stacked import Backward, Pass, Places, Plan, leaf
-from pfed1bs.nn.tracing import CONVOLUTIONS, plan
+from pfed1bs.nn.stacked import Backward, Pass, Places, Program, leaf
+from pfed1bs.nn.tracing import CONVOLUTIONS, program
 
 WAY_OUT = (
     "write it without branches on values (torch.where) and in-place updates of plain tensors, "
@@ -22,7 +22,7 @@ GLOBAL_RANDOM = Lock()  # who borrows the global random state for a moment holds
 class Network:
     """Outputs and features of every client's module; safe to use from several threads.
 
-    All clients at once through the plan of known layers or else vmap, or with `stacked=False` one after the other.
+    All clients at once through the program of known layers or else vmap, or with `stacked=False` one after the other.
     None chooses the faster: one after the other for convolutions on the CPU, where batched ones are twice as slow.
     """
 
@@ -32,18 +32,18 @@ class Network:
         self._stacked = stacked
         self._convolves = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         names = set(names)
-        self._plans = {mode: plan(copy.deepcopy(module).train(mode), names, head) for mode in (True, False)}
+        self._programs = {mode: program(copy.deepcopy(module).train(mode), names, head) for mode in (True, False)}
         self._copies: dict[tuple[int, bool], _Copy] = {}
 
     def __call__(
         self, values: Mapping[str, Tensor], x: Tensor, training: bool, places: Places | None = None
     ) -> tuple[Tensor, Pass, Backward]:
         """Outputs (K, B, ...) for stacked values by name, the pass that made them, and the way back to its places."""
-        mine, steps = self._copy(training), self._plans[training]
+        mine, steps = self._copy(training), self._programs[training]
         now = Pass(mine.module, len(x), values, places)
         one_by_one = self._convolves and x.device.type == "cpu" if self._stacked is None else not self._stacked
         if steps is not None and not one_by_one:
-            return self._planned(steps, now, x)
+            return self._computed(steps, now, x)
         before = _global_random(x.device) if steps is None else []  # known layers draw nothing
         leaves = {name: leaf(values[name]) for name in places.out} if places else {}
         compute = self._one_by_one if one_by_one else self._all_at_once
@@ -55,7 +55,7 @@ class Network:
 
     @staticmethod
     @torch.no_grad()
-    def _planned(steps: Plan, now: Pass, x: Tensor) -> tuple[Tensor, Pass, Backward]:
+    def _computed(steps: Program, now: Pass, x: Tensor) -> tuple[Tensor, Pass, Backward]:
         outputs, back = steps(now, x)
         return outputs, now, back
 

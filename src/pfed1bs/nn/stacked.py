@@ -66,7 +66,7 @@ Backward = Callable[[Tensor], None]  # gradient of the outputs (K, B, ...) -> ev
 
 
 @dataclass(frozen=True)
-class Plan:
+class Program:
     """The steps of a module, each with its node and its live sources: those that depend on weights."""
 
     input: fx.Node

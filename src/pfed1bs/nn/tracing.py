@@ -7,7 +7,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from pfed1bs.nn.stacked import Nodes, Plan, Step, linear, measured, plain, relu, reshaped, weighted
+from pfed1bs.nn.stacked import Nodes, Program, Step, linear, measured, plain, relu, reshaped, weighted
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 WEIGHTED_LAYERS = (*CONVOLUTIONS, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.PReLU)
@@ -22,7 +22,7 @@ PLAIN_FUNCTIONS = (
 )
 
 
-def plan(module: nn.Module, names: Iterable[str], head: str | None) -> Plan | None:
+def program(module: nn.Module, names: Iterable[str], head: str | None) -> Program | None:
     """How to compute the module for all clients in its present mode; None where a part of it is not known.
 
     `names` are the parameters and buffers that a Pass will hold; the input of the layer `head` is kept as features.
@@ -34,10 +34,10 @@ def plan(module: nn.Module, names: Iterable[str], head: str | None) -> Plan | No
         graph = fx.Tracer().trace(module)
     except (fx.proxy.TraceError, TypeError, AttributeError, RuntimeError, ValueError):
         return None  # symbolic inputs do not suit every module; vmap says what is wrong if it cannot stack it either
-    return _Planner(module, set(names), head, graph).plan()
+    return _Compiler(module, set(names), head, graph).program()
 
 
-class _Planner:
+class _Compiler:
     """Finds the step of every node, or that it is not known to treat samples one by one."""
 
     def __init__(self, module: nn.Module, names: set[str], head: str | None, graph: fx.Graph) -> None:
@@ -46,7 +46,7 @@ class _Planner:
         self.sizes: set[fx.Node] = set()  # integers for reshaping
         self.live: set[fx.Node] = set()  # what depends on weights
 
-    def plan(self) -> Plan | None:
+    def program(self) -> Program | None:
         """All steps, or None where one is not known."""
         first, *nodes, last = self.graph.nodes
         steps: list[tuple[fx.Node, Step, Nodes]] = []
@@ -58,7 +58,7 @@ class _Planner:
             if sources and node not in self.sizes:
                 self.live.add(node)
             steps.append((node, step, sources))
-        return Plan(first, steps, last.args[0]) if last.args[0] in self.live else None
+        return Program(first, steps, last.args[0]) if last.args[0] in self.live else None
 
     def layer(self, node: fx.Node, sources: Nodes) -> Step | None:
         """The step of a known layer; None for others, and for weights that go by another name (tied ones)."""

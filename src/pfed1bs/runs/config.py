@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.core.errors import UserError as UserError
-from pfed1bs.core.errors import nearest
+from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.options import MEDIANS, NOT_NEGATIVE, Key, Role, at_least, check, keys, option
+from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.runs.flags import given as given_flags
 from pfed1bs.runs.flags import named, typed, unknown
 
 Options = dict[str, object]
-DATA = "digits, mnist, fmnist, cifar10, cifar100, svhn, a .npz file or package.module:function"
+DATA = f"{', '.join(CATALOGUE)}, a .npz file or package.module:function"
 
 
 @dataclass(frozen=True)

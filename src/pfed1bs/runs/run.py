@@ -16,9 +16,9 @@ from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.rounds import Progress, Round, Schedule, simulate
 from pfed1bs.engine.scores import Score, evaluate
 from pfed1bs.engine.trust import Trust
-from pfed1bs.facts import diagnostics
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
+from pfed1bs.runs import diagnostics
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.folder import Record, RunFolder
 from pfed1bs.runs.recording import due, record, terminable

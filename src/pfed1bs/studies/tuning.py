@@ -35,7 +35,7 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {  # the option besides lr
 
 
 @dataclass(frozen=True)
-class Trial:
+class Tried:
     """A point of the grid and its validation accuracies, one per seed."""
 
     variant: Variant
@@ -53,16 +53,16 @@ def grid(method: str) -> list[Variant]:
     return [Variant(method, {"lr": lr, **({knob: value} if knob else {})}) for lr, value in product(STEPS, values)]
 
 
-def trials(config: Config, method: str, seeds: Sequence[int], folder: Path) -> list[Trial]:
+def trials(config: Config, method: str, seeds: Sequence[int], folder: Path) -> list[Tried]:
     """Run all points of a method; finished runs in the folder are taken as they are."""
     aside = replace(config, data=replace(config.data, validate=True), evaluate_every=config.rounds)
     points = grid(method)
     runs = prepared(entries(aside, points, seeds), folder)
     scores = [score(run) for run in runs]  # seed by seed
-    return [Trial(point, tuple(scores[i :: len(points)])) for i, point in enumerate(points)]
+    return [Tried(point, tuple(scores[i :: len(points)])) for i, point in enumerate(points)]
 
 
-def best(found: Sequence[Trial]) -> Trial:
+def best(found: Sequence[Tried]) -> Tried:
     """The highest mean; of equal ones the first."""
     return max(found, key=lambda trial: trial.mean)
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.rotation import Rotation
-from pfed1bs.core.sketch import Sketch, srht
+from pfed1bs.core.sketch import Rotation, Sketch, srht
 from pfed1bs.nn.task import Task
 
 

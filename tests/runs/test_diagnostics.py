@@ -15,8 +15,8 @@ from pfed1bs.core.votes import pack, sign
 from pfed1bs.data import Federation
 from pfed1bs.engine.exchange import listen
 from pfed1bs.engine.rounds import simulate
-from pfed1bs.facts.diagnostics import group_hamming, hamming, label_groups, objectives, potential
 from pfed1bs.nn.task import Task
+from pfed1bs.runs.diagnostics import group_hamming, hamming, label_groups, objectives, potential
 
 
 def federation(sizes=(1, 3), labels=(0, 1, 0, 1)):
@@ -118,7 +118,7 @@ def test_hamming_of_packed_sketches_is_that_of_their_signs(m, clients, seed):
 
 
 def test_hamming_of_long_sketches_is_summed_block_by_block(monkeypatch):
-    monkeypatch.setattr("pfed1bs.facts.diagnostics.BLOCK", 2)
+    monkeypatch.setattr("pfed1bs.runs.diagnostics.BLOCK", 2)
     z = sign(torch.randn(3, 37, generator=stream(0, "z")))
     assert torch.allclose(hamming(pack(z), 37), (z[:, None] != z).double().mean(-1), rtol=0, atol=1e-15)
 

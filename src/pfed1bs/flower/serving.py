@@ -30,7 +30,7 @@ def serve(link: Link, config: Config, rules: Rules) -> Path:
     algorithm = method(config, *rules.problem(config))
     path = folder_of(config, f"{config.method}-flower-s{config.seed}")
     with Folder(path, config).open(rules.resume) as folder:
-        server = Server(algorithm, link, config, rules, folder.federation, folder.tell)
+        server = Server(algorithm, link, config, rules, folder.federation, folder.event)
         server.roster.pins = folder.pins if rules.pin else None
         folder.server, folder.counted = server, link.size
         for _ in record(Federated(server, rules), folder, Schedule(config.rounds)):
@@ -91,10 +91,10 @@ class Folder(RunFolder):
             self.remember(None)
             written(self.path / "federation.json", json.dumps({"name": secrets.token_hex(8)}) + "\n")
         if resume:
-            self.tell(f"goes on with round {self.progress.round if self.progress else 0}")
+            self.event(f"goes on with round {self.progress.round if self.progress else 0}")
         return self
 
-    def tell(self, line: str) -> None:
+    def event(self, line: str) -> None:
         """Write down what happened, and say it."""
         with (self.path / "events.log").open("a") as file:
             file.write(f"{strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
@@ -105,7 +105,7 @@ class Folder(RunFolder):
         line = super().judged(ids, scores, replace(done, sizes=self.server.roster.sizes))  # some may have come since
         if not line:
             return {}
-        self.tell(f"round {done.number}: accuracy {line['accuracy']:.2f} at {len(ids)} clients")
+        self.event(f"round {done.number}: accuracy {line['accuracy']:.2f} at {len(ids)} clients")
         return line | {"judged": len(ids)}
 
     def append(self, record: Record, done: Round) -> None:
@@ -119,7 +119,7 @@ class Folder(RunFolder):
     def save(self, progress: Progress) -> None:
         """Save the state that makes a round count, then say that it does."""
         super().save(progress)
-        self.tell(f"round {progress.round - 1}: {self._closed}")
+        self.event(f"round {progress.round - 1}: {self._closed}")
 
     def summed(self, lines: list[Record], parameters: int) -> Options:
         """What all rounds came to, with the bytes as they are on each level."""

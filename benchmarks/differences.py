@@ -3,25 +3,21 @@
 Plain and coded runs go side by side and must agree on every bit of every consensus. Times are the best of several, on
 one thread, in turn with a transform of 2^21.
 
-    python benchmarks/entropy.py --root DATA --out results/entropy.json
+    python benchmarks/differences.py --root DATA --out results/differences.json
 """
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from table import Task, build, choose, facts, federate, load, make, simulate  # noqa: E402
-
-from pfed1bs.core.rng import stream  # noqa: E402
-from pfed1bs.core.transform import hadamard  # noqa: E402
-from pfed1bs.core.votes import pack  # noqa: E402
-from pfed1bs.wire.codecs import Differences  # noqa: E402
+from pfed1bs import Task, build, federate, hadamard, load, make, pack, simulate, stream
+from pfed1bs.runs.environment import environment
+from pfed1bs.wire.codecs import Differences
 
 SETTINGS = [("dirichlet:0.3", None), ("dirichlet:0.3", 100), ("labels:2", None)]  # partition, cap
 COUNT, LOG2 = 1_500_000, 21
@@ -46,14 +42,14 @@ def saved(dataset, partition, cap, seed, rounds):
         "seed": seed,
         "rounds": rounds,
         "plain_bytes": sent[0],
-        "entropy_bytes": sent[1],
+        "differences_bytes": sent[1],
         "ratio": round(sent[0] / sent[1], 2),
     }
 
 
 def cost(share):
     """Milliseconds of one message with this share of differences."""
-    generator = stream(0, "entropy")
+    generator = stream(0, "differences")
     known = torch.randn(COUNT, generator=generator).sign()
     signs = torch.where(torch.rand(COUNT, generator=generator) < share, -known, known)
     code, held, new = Differences(COUNT), pack(known), pack(signs)
@@ -83,7 +79,9 @@ def main():
     costs = [cost(share) for share in (0.0002, 0.002, 0.02)]
     dataset = load("mnist", own.root)
     rows = [saved(dataset, *setting, int(seed), own.rounds) for setting in SETTINGS for seed in own.seeds.split(",")]
-    text = json.dumps({**facts(choose("cpu")), "coding": costs, "runs": rows}, indent=1)
+    text = json.dumps(
+        {**environment("cpu"), "command": shlex.join(["python", *sys.argv]), "coding": costs, "runs": rows}, indent=1
+    )
     print(text)
     if own.out:
         Path(own.out).write_text(text + "\n")

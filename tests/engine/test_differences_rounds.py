@@ -11,7 +11,8 @@ from pfed1bs.core.votes import unpack
 from pfed1bs.data import federate
 from pfed1bs.data import load as load_data
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.exchange import hear, listen, rows, say, tell, traffic
+from pfed1bs.engine.exchange import hear, listen, rows, say, tell
+from pfed1bs.engine.ledger import traffic
 from pfed1bs.engine.rounds import begin, simulate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from pfed1bs.core.votes import unpack
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, State, buffers_of
-from pfed1bs.engine.exchange import pieces, rows
-from pfed1bs.engine.rounds import Progress, share
-from pfed1bs.engine.workers import spread
+from pfed1bs.engine.exchange import rows
+from pfed1bs.engine.rounds import Progress
+from pfed1bs.engine.workers import portions, spread
 from pfed1bs.wire.messages import Layout
 
 BLOCK = 1 << 16  # bytes of packed signs that are unpacked at once
@@ -45,7 +45,7 @@ def objectives(
             total += (entropy * mask).sum(1)
         return sum(algorithm.penalties(server, some, round).values(), total / data.sizes[ids].to(device))
 
-    return torch.cat(spread(objective, pieces(data.clients, share(data.clients, chunk, device)), device)).cpu()
+    return torch.cat(spread(objective, portions(data.clients, chunk, device), device)).cpu()
 
 
 def potential(
@@ -98,8 +98,8 @@ def hamming(sketches: Tensor, m: int | None = None) -> Tensor:
     elif m is None:
         raise ValueError("packed sketches do not say how many bits they have; pass m as well")
     else:
-        pieces = zip(torch.split(sketches, BLOCK, -1), range(0, m, 8 * BLOCK), strict=True)
-        signs = (unpack(part.contiguous(), min(8 * BLOCK, m - start)) for part, start in pieces)
+        blocks = zip(torch.split(sketches, BLOCK, -1), range(0, m, 8 * BLOCK), strict=True)
+        signs = (unpack(part.contiguous(), min(8 * BLOCK, m - start)) for part, start in blocks)
         products = [part @ part.T for part in signs]
     return (1 - torch.stack(products).double().sum(0) / m) / 2
 

@@ -30,11 +30,11 @@ every = pytest.mark.parametrize("name", REGISTRY)
 
 
 @cache
-def mlp() -> dict[str, methods.Row]:
+def mlp() -> dict[str, methods.Profile]:
     return {row.method: row for row in methods.mlp()}
 
 
-def ticks(row: methods.Row) -> str:
+def ticks(row: methods.Profile) -> str:
     told = (row.fewer(row.up), row.up.one_bit, row.fewer(row.down), row.down.one_bit, row.personalises)
     return "".join("x" if tick else "-" for tick in told)
 

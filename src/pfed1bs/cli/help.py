@@ -1,0 +1,14 @@
+"""The commands, one line each."""
+
+HELP = {
+    "run": "run one method: pfed1bs run [RECIPE.toml] [--rounds 50] [--algorithm.lam 1e-3] [--out DIR] [--resume]",
+    "compare": "run several methods, variants and seeds: pfed1bs compare [RECIPE.toml] --algorithms pfed1bs,local "
+    "--runs 'pfed1bs-delta step=0.3' --seeds 0,1,2",
+    "report": "make report.html from run folders: pfed1bs report RUN... [--out DIR]",
+    "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
+    "list": "list the methods with what they send, what they keep and what they can do",
+    "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",
+    "flower": "real federations: pfed1bs flower init DIR [RECIPE.toml], pfed1bs flower certificates|gate DIR",
+    "bench": "measure the kernels: pfed1bs bench kernels [--json]",
+    "env": "versions, device, kernel: for bug reports",
+}
