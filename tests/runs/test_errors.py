@@ -141,7 +141,7 @@ def test_another_runtime_error_is_a_bug(monkeypatch):
 
 
 def test_output_that_nobody_reads_to_its_end_ends_quietly():
-    code = "import sys; from pfed1bs import cli; sys.exit(cli.main(['list', '--json']))"
+    code = "import sys; from pfed1bs.cli import main as cli; sys.exit(cli.main(['list', '--json']))"
     read, write = os.pipe()
     os.close(read)
     answer = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False)

@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 from pfed1bs import report
-from pfed1bs.cli import terminal
+from pfed1bs.cli import holdings, terminal
 from pfed1bs.cli.main import HELP, shown
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
-from pfed1bs.data import show
 from pfed1bs.engine.rounds import choose
 from pfed1bs.facts import capabilities as methods
 from pfed1bs.facts import costs
@@ -87,9 +86,9 @@ def data_command(words: list[str]) -> None:
         train, test = data.table()
         shown({"train": train.tolist(), "test": test.tolist()})
     else:
-        terminal.show(show.table(data))
+        terminal.show(holdings.table(data))
     if own.picture:
-        show.picture(data, Path(own.picture))
+        holdings.picture(data, Path(own.picture))
         print(own.picture, file=sys.stderr)
 
 
