@@ -14,6 +14,7 @@ import pytest
 from pfed1bs.cli import main as cli
 from pfed1bs.engine.rounds import Schedule
 from pfed1bs.runs.config import UserError, load
+from pfed1bs.runs.environment import starts
 from pfed1bs.runs.folder import RunFolder, keep
 from pfed1bs.runs.locking import hold
 from pfed1bs.runs.recording import Terminated, record, terminable
@@ -174,6 +175,22 @@ def test_the_configuration_and_the_summary_say_how_many_rounds_there_are(tmp_pat
     written = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert (written["rounds"], written["chunk"]) == (3, 2)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3
+
+
+def test_every_start_whose_rounds_are_kept_is_written_down(tmp_path, monkeypatch):
+    def on(device, rounds, resume=True):
+        monkeypatch.setattr("pfed1bs.runs.environment.processor", lambda: device)
+        running = prepared(tmp_path / "run", "--checkpoint_every", "1").rounds(resume)
+        for _ in range(rounds):
+            next(running)
+        running.close()
+
+    on("first", 2, resume=False)
+    on("second", 1)
+    RunFolder(tmp_path / "run", prepared(tmp_path / "run").config).open(resume=True).close()  # a start without a round
+    on("third", 1)
+    found = starts(json.loads((tmp_path / "run" / "env.json").read_text()))
+    assert [(start["device"], start["from_round"]) for start in found] == [("first", 0), ("second", 2), ("third", 3)]
 
 
 def test_a_run_that_goes_on_has_no_summary_until_it_ends(tmp_path):

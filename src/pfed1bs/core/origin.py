@@ -1,0 +1,32 @@
+"""Which version and commit of this package runs, also where it was not installed; torch is not needed to know."""
+
+import os
+import subprocess
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[3] / "pyproject.toml"  # in a checkout; there is none beside an installed package
+
+
+def release() -> str:
+    """The version of this package, also where it was not installed."""
+    try:
+        return version("pfed1bs")
+    except PackageNotFoundError:
+        return str(tomllib.loads(PROJECT.read_text())["project"]["version"]) if PROJECT.exists() else "unknown"
+
+
+def commit() -> str:
+    """The commit of the source this runs from, with "+" if it was changed since.
+
+    Outside a checkout what PFED1BS_COMMIT says, for code that has travelled without its history; or nothing.
+    """
+    words = ["git", "-C", str(PROJECT.parent), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
+    found = ""
+    if PROJECT.exists():  # an installed package may lie in the checkout of something else
+        try:
+            found = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+        except OSError:  # there is no git
+            pass
+    return found or os.environ.get("PFED1BS_COMMIT", "")
