@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from traceback import walk_tb
 from typing import NoReturn
 
@@ -67,13 +66,12 @@ def _guarded(words: list[str]) -> int:
         return _told(getattr(error, "message", "interrupted"), getattr(error, "hint", ""), INTERRUPTED)
     except Told as error:
         return _told(error.message, error.hint, MISTAKE if isinstance(error, UserError) else FAILURE)
-    except BrokenPipeError:  # whoever read the output has enough
-        _silence()
+    except BrokenPipeError:  # whoever read the output has enough; without this Python complains when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE
     except OSError as error:
         if not _ours(error):
             raise
-        _silence()
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = "free some space and go on with --resume; the last checkpoint is whole" if full else ""
         return _told(f"{'disk full' if full else 'cannot read or write'}: {error}", hint, FAILURE)
@@ -82,12 +80,6 @@ def _guarded(words: list[str]) -> int:
             raise
         return _told(f"not enough memory: {error}", "compute fewer clients at once: --chunk 5", FAILURE)
     return 0
-
-
-def _silence() -> None:
-    """Print nothing more: what could not be printed would make Python complain at its end."""
-    with suppress(OSError, ValueError):  # a stream that is no file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _ours(error: OSError) -> bool:
