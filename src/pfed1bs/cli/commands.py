@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pfed1bs.cli import holdings, terminal
 from pfed1bs.cli.main import HELP, shown
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
+from pfed1bs.core.origin import pasted
 from pfed1bs.engine.rounds import choose
 from pfed1bs.facts import capabilities as methods
 from pfed1bs.facts import costs
@@ -55,7 +55,7 @@ def compare_command(words: list[str]) -> None:
         raise UserError(f"the folder {folder} exists", "add --resume to go on with it, or choose another --out")
     comparison.agree(runs, folder)
     comparison.rehearse_all(runs)
-    again = shlex.join(["pfed1bs", "compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
+    again = pasted(["compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
     done = []
     for entry, run in zip(runs, comparison.prepared(runs, folder), strict=True):
         if not comparison.finished(run):

@@ -1,8 +1,11 @@
-"""Which version and commit of this package runs, also where it was not installed; torch is not needed to know."""
+"""Which version and commit of this package runs, and how; also where it was not installed, and without torch."""
 
 import os
+import shlex
 import subprocess
+import sys
 import tomllib
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -30,3 +33,9 @@ def commit() -> str:
         except OSError:  # there is no git
             pass
     return found or os.environ.get("PFED1BS_COMMIT", "")
+
+
+def pasted(words: Iterable[str]) -> str:
+    """A command to be pasted, called as this program was: by its name, or from a checkout as a module."""
+    module = Path(sys.argv[0]).parts[-2:] == ("pfed1bs", "__main__.py")
+    return shlex.join([*([sys.executable, "-m"] if module else []), "pfed1bs", *words])
