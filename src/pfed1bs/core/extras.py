@@ -22,6 +22,6 @@ def need(module: str, extra: str) -> ModuleType:
 def parts(name: str) -> tuple[str, str]:
     """Module and attribute of "package.module:attribute"."""
     module, _, attribute = name.partition(":")
-    if not all(word.isidentifier() for word in (*module.split("."), attribute)):
+    if not all((*module.split("."), attribute)):
         raise UserError(f"{name} names nothing that can be imported", "write package.module:name")
     return module, attribute
