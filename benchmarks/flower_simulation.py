@@ -22,12 +22,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from flower_processes import Processes  # noqa: E402
 from pfed1bs.cli.main import main as pfed1bs  # noqa: E402
+from pfed1bs.core.origin import commit  # noqa: E402
 from pfed1bs.engine.rounds import simulate  # noqa: E402
 from pfed1bs.flower.serving import Folder  # noqa: E402
 from pfed1bs.flower.states import Shelf  # noqa: E402
 from pfed1bs.runs import checkpoint  # noqa: E402
 from pfed1bs.runs.config import load  # noqa: E402
-from pfed1bs.runs.environment import commit  # noqa: E402
 from pfed1bs.runs.folder import identity  # noqa: E402
 from pfed1bs.runs.run import federation, method  # noqa: E402
 

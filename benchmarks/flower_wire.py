@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from flower_processes import Processes, free_ports  # noqa: E402
 from pfed1bs.cli.main import main as pfed1bs  # noqa: E402
-from pfed1bs.runs.environment import commit  # noqa: E402
+from pfed1bs.core.origin import commit  # noqa: E402
 
 NODES, ROUNDS = 3, 4
 METHODS = ("pfed1bs", "fedavg")

@@ -19,8 +19,9 @@ def main():
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--out", required=True, help="folder of the runs")
     own, flags = parser.parse_known_args()
-    config, folder, rows = load(own.recipe, flags), Path(own.out), []
-    for name in own.algorithms.split(","):
+    names, folder, rows = own.algorithms.split(","), Path(own.out), []
+    config = load(own.recipe, flags, names)
+    for name in names:
         trials = tuning.trials(config, name, [int(seed) for seed in own.seeds.split(",")], folder)
         best = tuning.best(trials)
         print(f"# validation accuracy {best.mean:.2f}\n[options.{name}]", flush=True)

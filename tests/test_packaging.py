@@ -33,7 +33,14 @@ def padded(version):
 
 def test_a_changed_header_rebuilds_the_kernels():
     (module,) = PROJECT["tool"]["setuptools"]["ext-modules"]
-    assert sorted(module["depends"]) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.h"))
+    (source,) = module["sources"]
+    assert sorted(module["depends"]) == sorted(str(path.relative_to(ROOT)) for path in included(ROOT / source))
+
+
+def included(source):
+    """The headers of a C file, and theirs."""
+    found = {source.parent / name for name in re.findall('#include "(.+)"', source.read_text())}
+    return found.union(*map(included, found))
 
 
 @pytest.mark.kernel

@@ -16,8 +16,9 @@ def run(*words: str) -> int:
     return cli.main(list(words))
 
 
-def test_help_does_not_import_torch():
-    code = "import sys; from pfed1bs.cli.main import main; main(['--help']); assert 'torch' not in sys.modules"
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_help_and_version_do_not_import_torch(word):
+    code = f"import sys; from pfed1bs.cli import main as cli; cli.main(['{word}']); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -112,13 +113,12 @@ def test_the_message_after_ctrl_c_is_the_command_that_goes_on(command, tmp_path,
     assert "lam = 0.25" in (folder / "config.toml").read_text()
 
 
-def test_a_full_disk_is_a_failure_with_the_way_out(monkeypatch, capsys):
-    def full(words):
-        raise OSError(28, "No space left on device", "runs/x")
-
-    monkeypatch.setattr("pfed1bs.cli.commands.env_command", full)
-    assert run("env") == 1
-    assert "disk full" in capsys.readouterr().err
+def test_a_full_disk_is_a_failure_with_the_way_out():
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "pfed1bs", "list", "--json"]
+        answer = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert answer.returncode == 1 and answer.stderr.count("\n") == 2
+    assert answer.stderr.startswith("error: disk full") and "hint: free some space" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,9 @@ def test_a_full_disk_is_a_failure_with_the_way_out(monkeypatch, capsys):
         (["run", "--clients", "100000"], 2, "100000 clients with 14 samples each are more than the 1797 samples"),
         (["run", "--data.root", "nowhere"], 2, "data.root = nowhere is no folder"),
         (["run", "--device", "cuda:77"], 2, "there is no device cuda:77 here"),
+        (["run", "--seed", "18446744073709551616"], 2, "seed must be in 0 .. 2^64 - 1"),
+        (["compare", "--algorithms", "local", "--seeds", "-1"], 2, "seed must be in 0 .. 2^64 - 1"),
+        (["data", "--clients", "3", "--picture", "x.xyz"], 2, "x.xyz names no kind of picture"),
         (["run", "--device", "gpu"], 2, "unknown device gpu"),
         (["compare", "--resume"], 2, "--out"),
         (["compare", "--algorithms", "local,local"], 2, "local with seed 0 stands twice"),
@@ -256,8 +259,11 @@ def test_help_shows_the_options_of_the_method_that_is_named(words, capsys):
     )
 
 
-def test_a_benchmark_says_what_it_was_made_with(monkeypatch, capsys):
+def test_a_benchmark_says_what_it_was_made_with_and_is_kept_by_processor(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pfed1bs.facts.bench.kernels", lambda: [{"operation": "transform"}])
-    assert run("bench", "kernels", "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["rows"] == [{"operation": "transform"}] and {"command", "commit", "device", "threads"} <= said.keys()
+    assert run("bench", "kernels", "--json", "--out", str(tmp_path / "results")) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["rows"] == [{"operation": "transform"}] and {"command", "commit", "device", "threads"} <= found.keys()
+    [kept] = (tmp_path / "results").glob("kernels-*.json")
+    assert json.loads(kept.read_text()) == found and said.err == f"{kept}\n"

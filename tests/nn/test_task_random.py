@@ -1,7 +1,9 @@
 """Modules that draw from the global random state, which training must not touch, are found and refused."""
 
+import random
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -30,18 +32,32 @@ DRAWS = {
 }
 
 
+@pytest.mark.parametrize("draw", [np.random.rand, random.random])
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_module_that_draws_with_numpy_or_python_is_refused(draw, traced):
+    def scaled(x, training):
+        return (x if traced else x.flip(1)) * draw()  # flip is none of the known layers
+
+    before = random.getstate(), str(np.random.get_state())
+    with pytest.raises(ValueError, match="Drawing draws from the global random state.*take dropout"):
+        task = Task(Drawing(scaled, convolves=False))
+        task.logits(torch.zeros(2, task.n), torch.ones(2, 3, 2, 4, 4), {})
+    assert (random.getstate(), str(np.random.get_state())) == before
+
+
 @pytest.mark.parametrize("stacked", [None, True, False])
 @pytest.mark.parametrize("convolves", [False, True])
 @pytest.mark.parametrize("draw", DRAWS)
 def test_a_module_that_draws_from_the_global_random_state_is_refused(draw, convolves, stacked):
-    task = Task(Drawing(DRAWS[draw], convolves), stacked)
-    w, x, y = torch.zeros(2, task.n), torch.ones(2, 3, 2, 4, 4), torch.zeros(2, 3, dtype=torch.int64)
+    module, x, y = Drawing(DRAWS[draw], convolves), torch.ones(2, 3, 2, 4, 4), torch.zeros(2, 3, dtype=torch.int64)
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="Drawing draws from the global random state.*take dropout"):
-        task.gradient(w, x, y, {})
+        task = Task(module, stacked)
+        task.gradient(torch.zeros(2, task.n), x, y, {})
     if draw != "dropout":
         with pytest.raises(ValueError, match="draws from the global random state"):
-            task.logits(w, x, {})
+            task = Task(module, stacked)
+            task.logits(torch.zeros(2, task.n), x, {})
     assert torch.equal(torch.get_rng_state(), before)
 
 

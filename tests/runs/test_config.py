@@ -57,8 +57,18 @@ def test_flags_beat_the_recipe_and_the_recipe_beats_defaults(tmp_path):
 def test_another_method_takes_over_the_optimiser_but_no_other_option(tmp_path):
     path = recipe(tmp_path, '[algorithm]\nname = "pfed1bs"\nlam = 0.25\nlr = 0.3\n')
     assert load(path, ["--algorithm.name", "fedavg"]).algorithm["lr"] == 0.3
-    other = load(path).with_method("local", seed=5)
+    other = load(path, compared=["local"]).with_method("local", seed=5)
     assert other.seed == 5 and other.algorithm["lr"] == 0.3 and "lam" not in other.algorithm
+
+
+def test_the_defaults_of_a_method_stay_with_it(tmp_path):
+    path = recipe(tmp_path, '[algorithm]\nname = "pfed1bs"\nmu = 0.5\n')
+    for own in (
+        load(path, ["--algorithm.name", "signsgd"]).algorithm,
+        load(path, compared=["pfed1bs", "signsgd"]).with_method("signsgd", 0).algorithm,
+        load(path).with_method("signsgd", 0).algorithm | {"mu": 0.5},
+    ):
+        assert own["lr"] == keys(algorithm_class("signsgd"))["lr"].default == 0.005 and own["mu"] == 0.5
 
 
 def test_options_of_a_method_apply_when_it_is_chosen_and_flags_beat_them(tmp_path):

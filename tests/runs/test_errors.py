@@ -37,6 +37,9 @@ from pfed1bs.extend import Method
 def data():
     return np.zeros((7, 3)).reshape(5, 5), np.zeros(5)
 
+def lost():
+    return np.load("/nowhere/x.npy")
+
 def few(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes - 1))
 
@@ -88,6 +91,9 @@ def run(*words: str) -> int:
         (["--model.name", "somebody:few"], "must give 10 outputs for each of 2 samples"),
         (["--model.name", "somebody:double"], "must be torch.float32, got torch.float64"),
         (["--model.name", "somebody:half"], "must be torch.float32, got torch.float16"),
+        (["--model.name", ":few"], ":few names nothing that can be imported"),
+        (["--data.name", "somebody:"], "somebody: names nothing that can be imported"),
+        (["--algorithm.name", ".somebody:Mine"], ".somebody:Mine names nothing that can be imported"),
         (["--model.name", "somebody:nobody"], "cannot be imported"),
         (["--algorithm.name", "somebody:Nobody"], "algorithm somebody:Nobody cannot be imported"),
         (["--algorithm.name", "somebody:Plain"], "algorithm somebody:Plain must be a dataclass"),
@@ -110,11 +116,12 @@ def test_what_does_not_fit_is_refused_in_words_before_anything_is_written(own, w
     ("words", "error"),
     [
         (["--data.name", "somebody:data"], "cannot reshape array"),
+        (["--data.name", "somebody:lost"], "/nowhere/x.npy"),
         (["--model.name", "somebody:broken"], "shapes cannot be multiplied"),
     ],
 )
 def test_a_bug_in_somebodys_function_shows_its_traceback(own, words, error):
-    with pytest.raises((ValueError, RuntimeError), match=error) as found:
+    with pytest.raises((ValueError, RuntimeError, OSError), match=error) as found:
         run(*words, "--out", "out")
     assert not isinstance(found.value, Told)
 
@@ -148,11 +155,28 @@ def test_another_runtime_error_is_a_bug(monkeypatch):
         cli.main(["env"])
 
 
-def test_output_that_nobody_reads_to_its_end_ends_quietly():
-    code = "import sys; from pfed1bs.cli.main import main; sys.exit(main(['list', '--json']))"
+def test_a_file_that_we_cannot_write_is_a_failure_in_words(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert run("--out", str(tmp_path / "file" / "out")) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: cannot read or write: ")
+
+
+def test_an_unknown_kernel_is_a_mistake_in_words():
+    words = [sys.executable, "-m", "pfed1bs", "env"]
+    around = {**os.environ, "PFED1BS_KERNEL": "sse9"}
+    answer = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2 and answer.stderr.splitlines() == [
+        "error: PFED1BS_KERNEL must be one of avx512, avx2, generic, torch, got sse9",
+        "hint: leave it unset for the best",
+    ]
+
+
+@pytest.mark.parametrize("words", [["list", "--json"], ["list"], ["--help"]])
+def test_output_that_nobody_reads_to_its_end_ends_quietly(words):
     read, write = os.pipe()
     os.close(read)
-    answer = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, check=False)
+    line = [sys.executable, "-m", "pfed1bs", *words]
+    answer = subprocess.run(line, stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (answer.returncode, answer.stderr) == (141, b"")
 

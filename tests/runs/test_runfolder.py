@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import UserError
 from pfed1bs.engine.rounds import Schedule
 from pfed1bs.runs.config import load
+from pfed1bs.runs.environment import starts
 from pfed1bs.runs.folder import RunFolder, keep
 from pfed1bs.runs.locking import hold
 from pfed1bs.runs.recording import Terminated, record, terminable
@@ -89,8 +91,10 @@ def test_sigterm_leaves_a_checkpoint_of_the_last_round_and_the_folder_is_locked_
     said = process.communicate(timeout=60)[1]
     assert process.returncode not in (0, -signal.SIGTERM) and "Traceback" not in said and "ignored" not in said
     done = len(lines(out))
-    rest = list(prepared(out, "--evaluate_every", "10", "--rounds", str(done + 2)).rounds(resume=True))
-    assert [line["round"] for line in rest] == [done, done + 1]
+    again = [*shlex.split(said.partition("go on with: ")[2]), "--rounds", str(done + 2)]
+    assert again[:2] == [sys.executable, "-m"]
+    assert subprocess.run(again, capture_output=True, check=False).returncode == 0
+    assert [line["round"] for line in lines(out)] == list(range(done + 2))
 
 
 def test_a_run_that_is_killed_before_its_first_checkpoint_begins_again(tmp_path, capsys):
@@ -175,6 +179,22 @@ def test_the_configuration_and_the_summary_say_how_many_rounds_there_are(tmp_pat
     written = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert (written["rounds"], written["chunk"]) == (3, 2)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3
+
+
+def test_every_start_whose_rounds_are_kept_is_written_down(tmp_path, monkeypatch):
+    def on(device, rounds, resume=True):
+        monkeypatch.setattr("pfed1bs.runs.environment.processor", lambda: device)
+        running = prepared(tmp_path / "run", "--checkpoint_every", "1").rounds(resume)
+        for _ in range(rounds):
+            next(running)
+        running.close()
+
+    on("first", 2, resume=False)
+    on("second", 1)
+    RunFolder(tmp_path / "run", prepared(tmp_path / "run").config).open(resume=True).close()  # a start without a round
+    on("third", 1)
+    found = starts(json.loads((tmp_path / "run" / "env.json").read_text()))
+    assert [(start["device"], start["from_round"]) for start in found] == [("first", 0), ("second", 2), ("third", 3)]
 
 
 def test_a_run_that_goes_on_has_no_summary_until_it_ends(tmp_path):

@@ -75,7 +75,7 @@ def test_an_option_goes_to_every_method_that_has_it_and_a_seed_is_the_seed(tmp_p
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        (["--rounds", "1"], "rounds was 2, now 1"),
+        (["--rounds", "1"], "has 2 rounds, 1 were asked for"),
         (["--algorithm.lr", "0.3"], "algorithm.lr was 0.05, now 0.3"),
         (["--data.partition", "labels:5"], "data.partition was iid, now labels:5"),
     ],
@@ -103,6 +103,16 @@ def test_a_resumed_comparison_leaves_finished_runs_and_may_have_more_rounds_and_
     assert compare(*words, "--rounds", "3") == 0
     rounds = [json.loads((out / name / "summary.json").read_text())["rounds"] for name in ("local-s0", "fedavg-s0")]
     assert rounds == [3, 3]
+
+
+def test_a_comparison_that_was_interrupted_may_be_made_shorter(tmp_path):
+    out = tmp_path / "c"
+    assert compare("--algorithms", "local", "--out", str(out), "--rounds", "1") == 0
+    config = out / "local-s0" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 1", "rounds = 100000"))
+    (out / "local-s0" / "summary.json").unlink()
+    assert compare("--algorithms", "local", "--out", str(out), "--rounds", "3", "--resume") == 0
+    assert json.loads((out / "local-s0" / "summary.json").read_text())["rounds"] == 3
 
 
 def test_every_run_is_checked_before_the_first_one_starts(tmp_path, monkeypatch, capsys):

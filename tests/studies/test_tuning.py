@@ -36,7 +36,7 @@ def test_every_point_of_the_grid_is_a_method_that_can_be_made(name):
 
 def test_the_best_mean_over_seeds_wins_and_finished_runs_are_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "STEPS", (1e9, 0.05))
-    config = load(None, [*SMALL, "--algorithm.mu", "1"])
+    config = load(None, [*SMALL, "--algorithm.mu", "1"], ["local"])
     found = tuning.trials(config, "local", [0, 1], tmp_path)
     assert [trial.variant.options["lr"] for trial in found] == [1e9, 0.05]
     assert found[0].scores == (0.0, 0.0) and tuning.best(found) is found[1] and len(found[1].scores) == 2

@@ -4,6 +4,7 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 
 from pfed1bs.core.errors import UserError, nearest
+from pfed1bs.core.extras import parts
 from pfed1bs.core.options import PROVIDED, check, keys
 from pfed1bs.engine.contract import CONTRACT, Algorithm
 from pfed1bs.nn.task import Task
@@ -59,7 +60,7 @@ def make(name: str, task: Task, seed: int = 0, **options: object) -> Algorithm:
 
 def _own(name: str) -> type[Algorithm]:
     """Somebody's class, if it says all that a method has to say."""
-    module, _, attribute = name.partition(":")
+    module, attribute = parts(name)
     try:
         found: type[Algorithm] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pfed1bs.cli import holdings, terminal
 from pfed1bs.cli.help import HELP
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
+from pfed1bs.core.origin import pasted
 from pfed1bs.engine.rounds import choose
 from pfed1bs.facts import capabilities, costs
 from pfed1bs.runs import flags
@@ -55,7 +55,7 @@ def compare_command(words: list[str]) -> None:
         raise UserError(f"the folder {folder} exists", "add --resume to go on with it, or choose another --out")
     comparison.agree(runs, folder)
     comparison.rehearse_all(runs)
-    again = shlex.join(["pfed1bs", "compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
+    again = pasted(["compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
     processes = _count(own.parallel)
     if processes > 1:
         terminal.watch_all(comparison.side_by_side(runs, folder, processes), len(runs), folder, again)
@@ -76,7 +76,7 @@ def _count(text: str | None) -> int:
 
 def report_command(words: list[str]) -> None:
     """`pfed1bs report RUN...`: a page from files only; that of one folder in it, that of several in a new one."""
-    own = _arguments("report", words, folders=True)
+    own = _arguments("report", words, "folder for the page (default: that of the runs, or a new one)", folders=True)
     folders = [Path(name) for name in own.folders]
     records = report.collect(folders)
     folder = Path(own.out) if own.out else folders[0] if len(folders) == 1 else _new(records)
@@ -160,11 +160,20 @@ def bench_command(words: list[str]) -> None:
     """`pfed1bs bench kernels`."""
     if not words or words[0] != "kernels":
         raise UserError(f"unknown benchmark {words[0] if words else ''}", "there is `pfed1bs bench kernels`")
-    own = _arguments("bench", words[1:])
+    own = _arguments("bench", words[1:], "folder for kernels-PROCESSOR.json")
     from pfed1bs.facts import bench
 
     rows = bench.kernels()
-    terminal.print_json({**environment(), "rows": rows}) if own.json else bench.show(rows)
+    found = {**environment(), "rows": rows}
+    if own.json:
+        terminal.print_json(found)
+    else:
+        title = f"kernels: {found['kernel']}; best times, ratios within one run"
+        terminal.show_table(
+            title, bench.COLUMNS, bench.lines(rows), [column != "operation" for column in bench.COLUMNS]
+        )
+    if own.out:
+        print(bench.keep(found, Path(own.out)), file=sys.stderr)
 
 
 def env_command(words: list[str]) -> None:
@@ -178,15 +187,16 @@ def env_command(words: list[str]) -> None:
         print(f"{key:10} {value}")
 
 
-def _arguments(command: str, words: list[str], folders: bool = False) -> argparse.Namespace:
-    """The flags of a command that takes no configuration."""
+def _arguments(command: str, words: list[str], out: str = "", folders: bool = False) -> argparse.Namespace:
+    """The flags of a command that takes no configuration; `out` says what --out is for."""
     parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
     parser.add_argument("-h", "--help", action="help", help="show this")
     if folders:
         parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, or folders of run folders")
-        parser.add_argument("--out", default="", help="folder for the page (default: that of the runs, or a new one)")
     else:
         parser.add_argument("--json", action="store_true", default=False, help="print JSON")
+    if out:
+        parser.add_argument("--out", default="", help=out)
     return parser.parse_args(words)
 
 

@@ -9,6 +9,6 @@ HELP = {
     "list": "list the methods with what they send, what they keep and what they can do",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",
     "flower": "real federations: pfed1bs flower init DIR [RECIPE.toml], pfed1bs flower certificates|gate DIR",
-    "bench": "measure the kernels: pfed1bs bench kernels [--json]",
+    "bench": "measure the kernels: pfed1bs bench kernels [--out DIR]",
     "env": "versions, device, kernel: for bug reports",
 }

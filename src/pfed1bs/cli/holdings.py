@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.data.federation import Federation
 
@@ -42,6 +43,11 @@ def picture(federation: Federation, path: str | Path) -> None:
     height = max(0.9 + rows * (0.2 if rows <= 40 else 0.12), 1.2 + 0.2 * min(classes, LEGEND))
     with rc_context({"svg.hashsalt": "pfed1bs", "font.size": 9}):
         figure = Figure(figsize=(8, height), layout="constrained")
+        endings = figure.canvas.get_supported_filetypes()
+        if Path(path).suffix[1:] not in endings:
+            raise UserError(
+                f"{path} names no kind of picture", f"end it in .svg or .png; known are {', '.join(endings)}"
+            )
         axes = figure.add_subplot()
         _bars(axes, federation)
         axes.set_xlabel("training samples")

@@ -5,27 +5,34 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from traceback import walk_tb
 from typing import NoReturn
 
 from pfed1bs.cli.help import HELP
 from pfed1bs.core.errors import Told, UserError, nearest
+from pfed1bs.core.origin import release
 
+LIBRARIES = {"numpy", "torch", "safetensors", "matplotlib", "jinja2", "rich", "tomli_w", "PIL", "scipy", "sklearn"}
 FAILURE, MISTAKE, INTERRUPTED, PIPE = 1, 2, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says and return the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    return _guarded(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _do(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(_help())
-        return 0
-    if words[0] == "--version":
-        print(_version())
-        return 0
-    if words[0] not in HELP:
-        return _told(f"unknown command {words[0]}", nearest(words[0], HELP), MISTAKE)
-    return _guarded(words[0], words[1:])
+    elif words[0] == "--version":
+        print(release())
+    elif words[0] not in HELP:
+        raise UserError(f"unknown command {words[0]}", nearest(words[0], HELP))
+    else:
+        from pfed1bs.cli import commands
+
+        job: Callable[[list[str]], None] = getattr(commands, words[0] + "_command")
+        job(words[1:])
 
 
 def _help() -> str:
@@ -37,20 +44,10 @@ def _help() -> str:
     return parser.format_help()
 
 
-def _version() -> str:
+def _guarded(words: list[str]) -> int:
+    """Do what the words say; mistakes and failures become two lines and an exit code, bugs keep their traceback."""
     try:
-        return version("pfed1bs")
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _guarded(command: str, words: list[str]) -> int:
-    """Run a command; mistakes and failures become two lines and an exit code, bugs keep their traceback."""
-    try:
-        from pfed1bs.cli import commands
-
-        job: Callable[[list[str]], None] = getattr(commands, command + "_command")
-        job(words)
+        _do(words)
         sys.stdout.flush()
     except KeyboardInterrupt as error:
         return _told(getattr(error, "message", "interrupted"), getattr(error, "hint", ""), INTERRUPTED)
@@ -60,6 +57,8 @@ def _guarded(command: str, words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE
     except OSError as error:
+        if not _ours(error):
+            raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = "free some space and go on with --resume; the last checkpoint is whole" if full else ""
         return _told(f"{'disk full' if full else 'cannot read or write'}: {error}", hint, FAILURE)
@@ -68,6 +67,14 @@ def _guarded(command: str, words: list[str]) -> int:
             raise
         return _told(f"not enough memory: {error}", "compute fewer clients at once: --chunk 5", FAILURE)
     return 0
+
+
+def _ours(error: OSError) -> bool:
+    """Whether we opened the file: below our last frame there are libraries that we call, and no code of somebody's."""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    rooms = [name.partition(".")[0] for name in frames]
+    below = rooms[len(rooms) - rooms[::-1].index(__name__.partition(".")[0]) :]
+    return LIBRARIES.union(sys.stdlib_module_names).issuperset(below)
 
 
 def _memory(error: Exception) -> bool:

@@ -31,8 +31,11 @@ def show_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]],
 
 
 def show(table: object) -> None:
-    """Print anything that rich can draw."""
-    need("rich.console", "cli").Console().print(table)
+    """Print anything that rich can draw; rich itself would end the program where nobody reads it."""
+    console = need("rich.console", "cli").Console()
+    with console.capture() as drawn:
+        console.print(table)
+    print(drawn.get(), end="")
 
 
 def watch(run: Run, resume: bool, label: str, again: str) -> None:

@@ -10,8 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
+from pfed1bs.core.errors import UserError
+
 LONG = 1 << 19  # floats in a huge page
 KERNELS = ("avx512", "avx2", "generic", "torch")  # best first; generic: plain C, which is what ARM gets
+UNSET = "leave it unset for the best"
 
 built = find_spec("pfed1bs.core._fht") is not None
 if built:
@@ -23,17 +26,15 @@ def choose(wanted: str | None) -> bool:
     if not wanted:
         return built
     if wanted not in KERNELS:
-        raise ValueError(
-            f"PFED1BS_KERNEL must be one of {', '.join(KERNELS)}, got {wanted}; leave it unset for the best"
-        )
+        raise UserError(f"PFED1BS_KERNEL must be one of {', '.join(KERNELS)}, got {wanted}", UNSET)
     if wanted == "torch":
         return False
     if not built:
-        raise ValueError(
-            f"PFED1BS_KERNEL is {wanted}, but pfed1bs.core._fht was not built; install a C compiler and reinstall"
+        raise UserError(
+            f"PFED1BS_KERNEL is {wanted}, but pfed1bs.core._fht was not built", "install a C compiler and reinstall"
         )
     if not _fht.use(wanted):
-        raise ValueError(f"PFED1BS_KERNEL is {wanted}, which this processor does not have; leave it unset for the best")
+        raise UserError(f"PFED1BS_KERNEL is {wanted}, which this processor does not have", UNSET)
     return True
 
 

@@ -34,6 +34,7 @@ SHARE = Range("a share in [0, 1]", lambda x: 0 <= x <= 1)
 FRACTION = Range("a share in (0, 1]", lambda x: 0 < x <= 1)
 INSIDE = Range("inside (0, 1)", lambda x: 0 < x < 1)
 BELOW_ONE = Range("in [0, 1)", lambda x: 0 <= x < 1)
+SEED = Range("in 0 .. 2^64 - 1", lambda x: 0 <= x < 2**64)
 MEDIANS = Range("at least 1, the median itself", lambda x: x >= 1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pfed1bs.core.errors import UserError, nearest
-from pfed1bs.core.extras import need
+from pfed1bs.core.extras import need, parts
 from pfed1bs.data.catalogue import CATALOGUE, Form, Known
 from pfed1bs.data.dataset import Arrays, Dataset, dataset, hold_out
 from pfed1bs.data.download import fetch
@@ -117,7 +117,7 @@ def _npz(path: Path) -> Arrays:
 
 
 def _function(name: str) -> Arrays:
-    module, _, function = name.partition(":")
+    module, function = parts(name)
     try:
         make = getattr(importlib.import_module(module), function, None)
     except ImportError as error:

@@ -1,17 +1,17 @@
 """How fast the kernels are: times, and ratios to a memory copy that is measured in the same breath."""
 
+import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from pfed1bs.core.extras import need
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import gaussian, srht
-from pfed1bs.core.transform import hadamard, kernel
+from pfed1bs.core.transform import hadamard
 from pfed1bs.core.votes import pack, vote
 from pfed1bs.runs.environment import processor
 
@@ -21,6 +21,7 @@ Call = Callable[[], object]
 SIZES = range(12, 25, 2)  # binary logarithms of the padded length
 VOTERS = 20
 RATIO = 0.1  # m / n
+COLUMNS = ("operation", "size", "threads", "microseconds", "x copy", "x transform", "Gbit/s")
 DENSE = 1 << 30  # bytes of the largest dense projection
 
 
@@ -41,18 +42,22 @@ def kernels(sizes: Sequence[int] = SIZES, seconds: float = 0.1) -> list[Row]:
     return rows
 
 
-def show(rows: Sequence[Row]) -> None:
-    """The rows as a table on the terminal."""
-    title = f"kernels: {kernel()}; best times, ratios within one run"
-    kept = f"to be kept: --json > results/{file_name(processor(), _model())}"
-    table = need("rich.table", "cli").Table(title=title, caption=kept)
-    for column in ("operation", "size", "threads", "microseconds", "x copy", "x transform", "Gbit/s"):
-        table.add_column(column, justify="left" if column == "operation" else "right")
+def lines(rows: Sequence[Row]) -> list[list[str]]:
+    """The rows as texts, in columns as COLUMNS has them."""
+    found = []
     for row in rows:
-        values = [f"2^{row['log2']}", str(row["threads"]), f"{row['microseconds']:.1f}"]
         ratios = [row["copy_ratio"], row["transform_ratio"], row["gbit_per_second"]]
-        table.add_row(str(row["operation"]), *values, *("" if r is None else f"{r:.2f}" for r in ratios))
-    need("rich", "cli").print(table)
+        told = [str(row["operation"]), f"2^{row['log2']}", str(row["threads"]), f"{row['microseconds']:.1f}"]
+        found.append([*told, *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios)])
+    return found
+
+
+def keep(found: Mapping[str, object], folder: Path) -> Path:
+    """Write what was measured to the file of this processor."""
+    path = folder / file_name(processor(), _model())
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=2) + "\n")
+    return path
 
 
 def file_name(processor: str, model: str) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pfed1bs.core.errors import UserError, nearest
+from pfed1bs.core.extras import parts
 
 Builder = Callable[[tuple[int, ...], int], nn.Module]
 
@@ -91,7 +92,7 @@ def _registered(name: str) -> Builder:
 
 
 def _imported(name: str) -> Builder:
-    module, _, function = name.partition(":")
+    module, function = parts(name)
     try:
         builder = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:

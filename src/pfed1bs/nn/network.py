@@ -1,9 +1,12 @@
 """A module as a function of its parameters and buffers, stacked over clients."""
 
 import copy
+import pickle
+import random
 from collections.abc import Iterable, Mapping
 from threading import Lock, get_ident
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -31,8 +34,9 @@ class Network:
         self._head = head
         self._stacked = stacked
         self._convolves = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
-        names = set(names)
+        names, before = set(names), _Random()
         self._programs = {mode: program(copy.deepcopy(module).train(mode), names, head) for mode in (True, False)}
+        self._check(before)  # what is drawn while the layers are found out would be a constant of this process
         self._copies: dict[tuple[int, bool], _Copy] = {}
 
     def __call__(
@@ -44,12 +48,12 @@ class Network:
         one_by_one = self._convolves and x.device.type == "cpu" if self._stacked is None else not self._stacked
         if steps is not None and not one_by_one:
             return self._computed(steps, now, x)
-        before = _global_random(x.device) if steps is None else []  # known layers draw nothing
+        before = _Random(x.device) if steps is None else None  # known layers draw nothing
         leaves = {name: leaf(values[name]) for name in places.out} if places else {}
         compute = self._one_by_one if one_by_one else self._all_at_once
         with torch.set_grad_enabled(places is not None):
             outputs, features = compute(mine, {**values, **leaves}, x)
-        self._check(before, x.device)
+        self._check(before)
         now.features = features.detach()
         return outputs.detach(), now, lambda error: _back(now, leaves, (outputs, features), error)
 
@@ -76,14 +80,11 @@ class Network:
         rows = [mine(own, row.contiguous(memory_format=layout)) for own, row in zip(clients, x, strict=True)]
         return torch.stack([outputs for outputs, _ in rows]), torch.stack([features for _, features in rows])
 
-    def _check(self, before: list[Tensor], device: torch.device) -> None:
-        """Refuse a module that has drawn from the global random state, which is put back."""
-        after = _global_random(device) if before else []
-        if all(map(torch.equal, before, after)):
+    def _check(self, before: "_Random | None") -> None:
+        """Refuse a module that has drawn from a global random state, which is put back."""
+        if before is None or before.untouched():
             return
-        torch.set_rng_state(before[0])
-        if len(before) > 1:
-            torch.cuda.set_rng_state(before[1], device)
+        before.restore()
         raise UserError(
             f"{type(self._module).__name__} draws from the global random state, so that two equal runs would differ",
             "take dropout and other random draws out of its forward",
@@ -99,11 +100,30 @@ class Network:
         return self._copies[key]
 
 
-def _global_random(device: torch.device) -> list[Tensor]:
-    """The states that random functions draw from on the CPU and on this device."""
-    with GLOBAL_RANDOM:
-        own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-        return [torch.get_rng_state(), *own]
+class _Random:
+    """The states that random functions draw from: torch's on the CPU and on this device, NumPy's and Python's."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device if device is not None and device.type == "cuda" else None
+        with GLOBAL_RANDOM:
+            self._torch = [torch.get_rng_state()]
+            if self._device is not None:
+                self._torch.append(torch.cuda.get_rng_state(self._device))
+        self._numpy, self._python = np.random.get_state(legacy=False), random.getstate()
+
+    def untouched(self) -> bool:
+        """Whether nobody has drawn since."""
+        now = _Random(self._device)
+        same = self._python == now._python and pickle.dumps(self._numpy) == pickle.dumps(now._numpy)
+        return same and all(map(torch.equal, self._torch, now._torch))
+
+    def restore(self) -> None:
+        """Put the states back."""
+        torch.set_rng_state(self._torch[0])
+        if self._device is not None:
+            torch.cuda.set_rng_state(self._torch[1], self._device)
+        np.random.set_state(self._numpy)
+        random.setstate(self._python)
 
 
 class _Copy:

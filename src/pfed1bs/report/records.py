@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shlex
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pfed1bs.core.errors import UserError
+from pfed1bs.core.origin import pasted
 
 Json = dict[str, object]
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def _read(path: Path, parse: Callable[[bytes], T]) -> T:
 
 def go_on(folder: Path) -> str:
     """The command that goes on with an interrupted run."""
-    return shlex.join(["pfed1bs", "run", str(folder / "config.toml"), "--out", str(folder), "--resume"])
+    return pasted(["run", str(folder / "config.toml"), "--out", str(folder), "--resume"])
 
 
 def _object(data: bytes) -> Json:

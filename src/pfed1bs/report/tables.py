@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pfed1bs.report.groups import UNTOLD, Group, differing, flatten
 from pfed1bs.report.records import RunRecord
 from pfed1bs.report.results import partition
+from pfed1bs.runs.environment import starts
 
 SUMMARY = {  # facts of the summary, and of the configuration
     "dataset": "data",
@@ -104,7 +105,8 @@ def settings(found: Sequence[Group]) -> list[Setting]:
 
 def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     """Every different environment once, without the command."""
-    found = [{key: _text(value) for key, value in record.env.items() if key != "command"} for record in records]
+    begun = [start for record in records for start in starts(record.env)]
+    found = [{key: _text(value) for key, value in start.items() if key != "command"} for start in begun]
     return list({json.dumps(env): env for env in found}.values())
 
 

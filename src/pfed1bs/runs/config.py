@@ -8,7 +8,7 @@ from typing import Literal
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, nearest
-from pfed1bs.core.options import MEDIANS, NOT_NEGATIVE, Key, Role, at_least, check, keys, option
+from pfed1bs.core.options import MEDIANS, SEED, Key, Role, at_least, check, keys, option
 from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.runs.flags import given as given_flags
 from pfed1bs.runs.flags import named, typed, unknown
@@ -58,7 +58,7 @@ class Config:
     sampled: int | None = option(None, "S, clients in a round; all if not given", at_least(1))
     steps: int = option(10, "R, local steps in a round", at_least(1))
     batch: int = option(64, "B, samples in a step", at_least(1))
-    seed: int = option(0, "of everything random", NOT_NEGATIVE, role="seed")
+    seed: int = option(0, "of everything random", SEED, role="seed")
     device: str = option("auto", "auto, cpu, cuda, cuda:1", role="machine")
     threads: int | None = option(None, "CPU threads", at_least(1), role="machine")
     chunk: int | None = option(None, "clients computed at once", at_least(1), role="simulator")
@@ -84,8 +84,8 @@ class Config:
         return str(self.algorithm["name"])
 
     def with_method(self, name: str, seed: int, options: Options | None = None) -> "Config":
-        """The same run with another method, which takes over the optimiser's options but no others, and a seed."""
-        own = self.algorithm if name == self.method else _taken_over(self.algorithm, name)
+        """The same run with another method, which has its defaults and what `options` hold for it, and a seed."""
+        own = self.algorithm if name == self.method else {}
         chosen = {**_defaults(name), **own, **self.options.get(name, {}), **(options or {}), "name": name}
         changed = replace(self, seed=seed, algorithm=chosen, options={})
         check_config(changed)
@@ -117,7 +117,8 @@ def free() -> tuple[str, ...]:
 def load(path: str | None, flags: Sequence[str] = (), compared: Sequence[str] | None = None) -> Config:
     """The configuration of a recipe (none: the defaults) with flags on top.
 
-    --algorithm.X goes to the method of the run; in a comparison, to all methods `compared` that have X.
+    --algorithm.X goes to the method of the run; in a comparison, to all methods `compared` that have X. What the
+    recipe's [algorithm] says of the optimiser goes to every method, its other options to the method it names.
     """
     recipe = _read(path) if path else {}
     own, options = recipe.pop("algorithm", {}), recipe.pop("options", {})
@@ -128,17 +129,14 @@ def load(path: str | None, flags: Sequence[str] = (), compared: Sequence[str] | 
     if compared is not None and name != first:
         raise UserError("a comparison has no --algorithm.name", f"write --algorithms {name}")
     own = _typed_options(first, own, "algorithm")
-    if name != first:
-        own = _taken_over(own, name)
     options = {other: _typed_options(other, table, f"options.{other}") for other, table in options.items()}
     methods = [name] if compared is None else compared
     given = given_flags(flags, _flag_names(methods))
     for method in methods:
-        flagged = _flagged(given, method)
-        if flagged or method == name:
-            options[method] = {**options.get(method, {}), **flagged}
+        said = own if method == first else _taken_over(own, method)
+        options[method] = {**said, **options.get(method, {}), **_flagged(given, method)}
     if compared is None:
-        own |= options.pop(name)
+        own = options.pop(name)
     algorithm = {**_defaults(name), **own, "name": name}
     config = Config(**_tables(recipe, given), algorithm=algorithm, options=options)  # type: ignore[arg-type]
     check_config(config)

@@ -2,23 +2,23 @@
 
 import os
 import platform
-import subprocess
 import sys
 import time
-import tomllib
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import torch
 
+from pfed1bs.core.origin import commit, release
 from pfed1bs.core.reproducible import guarantee
 from pfed1bs.core.transform import kernel
 from pfed1bs.engine.rounds import choose
 
-PROJECT = Path(__file__).parents[3] / "pyproject.toml"  # in a checkout; there is none beside an installed package
+Facts = dict[str, object]
 
 
-def environment(device: str = "auto") -> dict[str, object]:
+def environment(device: str = "auto") -> Facts:
     """What the results depend on besides the configuration."""
     chosen = choose(device)
     return {
@@ -39,37 +39,24 @@ def environment(device: str = "auto") -> dict[str, object]:
     }
 
 
+def starts(env: Facts) -> list[Facts]:
+    """Every start of a run, from what env.json holds: the last one, with those that did rounds before it inside."""
+    last = {key: value for key, value in env.items() if key != "earlier"}
+    return [*cast(list[Facts], env.get("earlier", [])), last]
+
+
+def started(device: str, begun: int, before: Facts) -> Facts:
+    """The environment of a start at round `begun`; of the starts before it those whose rounds are kept."""
+    kept = [start for start in starts(before) if start and cast(int, start.get("from_round", 0)) < begun]
+    return {**environment(device), "from_round": begun, "earlier": kept}
+
+
 def processor() -> str:
     """The CPU's name where the system tells it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def release() -> str:
-    """The version of this package, also where it was not installed."""
-    try:
-        return version("pfed1bs")
-    except PackageNotFoundError:
-        return str(tomllib.loads(PROJECT.read_text())["project"]["version"]) if PROJECT.exists() else "unknown"
-
-
-def commit() -> str:
-    """The commit of the source this runs from, with "+" if it was changed since; nothing outside a checkout.
-
-    PFED1BS_COMMIT overrules it, for code that has travelled without its history.
-    """
-    if told := os.environ.get("PFED1BS_COMMIT"):
-        return told
-    words = ["git", "-C", str(PROJECT.parent), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
-    found = ""
-    if PROJECT.exists():  # an installed package may lie in the checkout of something else
-        try:
-            found = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
-        except OSError:  # there is no git
-            pass
-    return found
 
 
 def argv() -> str:

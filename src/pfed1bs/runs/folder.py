@@ -11,11 +11,12 @@ from torch import Tensor
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
+from pfed1bs.core.origin import commit, release
 from pfed1bs.engine.rounds import Progress, Round
 from pfed1bs.engine.scores import Score, scored, write_clients
 from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options, as_tables, free, load
-from pfed1bs.runs.environment import argv, commit, environment, release
+from pfed1bs.runs.environment import argv, started
 from pfed1bs.runs.locking import hold
 
 MIB = 2**20
@@ -104,9 +105,10 @@ class RunFolder:
         """Write down what the run was told and what it runs on; the summary of fewer rounds goes."""
         tables = {key: value for key, value in as_tables(self.config).items() if key != "out"}
         written(self.path / "config.toml", need("tomli_w", "cli").dumps(tables))
-        if self.progress is None:
-            facts = environment(self.config.device) | {**self.facts}
-            written(self.path / "env.json", json.dumps(facts, indent=2) + "\n")
+        path = self.path / "env.json"
+        before = json.loads(path.read_text()) if self.progress and path.exists() else {}
+        facts = started(self.config.device, self.progress.round if self.progress else 0, before) | {**self.facts}
+        written(path, json.dumps(facts, indent=2) + "\n")
         (self.path / "summary.json").unlink(missing_ok=True)
 
     @property

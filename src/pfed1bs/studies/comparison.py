@@ -1,7 +1,6 @@
 """Several methods, variants and seeds in one folder, all checked before the first one starts."""
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
@@ -16,7 +15,7 @@ from pfed1bs.core.options import shown
 from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import Diverged, simulate
 from pfed1bs.report.groups import differing, flatten
-from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, typed_option
+from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load, typed_option
 from pfed1bs.runs.run import Run, federation, method
 
 
@@ -101,13 +100,17 @@ def agree(runs: Sequence[Entry], folder: Path) -> None:
         path = folder / entry.name / "config.toml"
         if not path.is_file():
             continue
-        old, new = flatten(tomllib.loads(path.read_text())), flatten(as_tables(entry.config))
-        aside = [key for key in free() if key != "rounds"]
-        keys = [key for key in differing([old, new]) if not key.startswith(tuple(f"{a}." for a in aside))]
-        keys = [key for key in keys if key not in aside and (key != "rounds" or _number(old, key) > _number(new, key))]
+        old, new = flatten(as_tables(load(str(path)))), flatten(as_tables(entry.config))
+        aside = tuple(f"{key}." for key in free())
+        keys = [key for key in differing([old, new]) if not f"{key}.".startswith(aside)]
         if keys:
             told = ", ".join(f"{key} was {shown(old.get(key))}, now {shown(new.get(key))}" for key in keys)
             raise UserError(f"{path.parent} was run with other settings: {told}", "use those, or another --out")
+        if (done := _done(path.parent)) > entry.config.rounds:
+            raise UserError(
+                f"{path.parent} has {done} rounds, {entry.config.rounds} were asked for",
+                "ask for more rounds, or choose another --out",
+            )
 
 
 def prepared(runs: Sequence[Entry], folder: Path) -> Iterator[Run]:
@@ -151,9 +154,10 @@ def _data(part: DataConfig, clients: int, seed: int) -> Federation:
 
 def finished(run: Run) -> bool:
     """Whether nothing is left to do."""
-    return (run.folder / "summary.json").exists() and _number(run.summary, "rounds") >= run.config.rounds
+    return (run.folder / "summary.json").exists() and int(str(run.summary["rounds"])) >= run.config.rounds
 
 
-def _number(values: Options, key: str) -> int:
-    found = values.get(key, 0)
-    return found if isinstance(found, int) else 0
+def _done(folder: Path) -> int:
+    """The rounds that would be lost; those without a checkpoint are begun again."""
+    kept = any((folder / name).exists() for name in ("checkpoint.safetensors", "summary.json"))
+    return len((folder / "metrics.jsonl").read_text().splitlines()) if kept else 0
