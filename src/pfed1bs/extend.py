@@ -1,10 +1,9 @@
 """What a file with a method of your own needs, in one import; docs/extend.md builds one."""
 
 from pfed1bs.algorithms.base.averaging import Averaging
-from pfed1bs.algorithms.base.descent import Descent, Lifted, Walk
+from pfed1bs.algorithms.base.finetuning import Tuning
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.replica import Replica
-from pfed1bs.algorithms.base.tuning import Tuning
 from pfed1bs.compressors import Compressor, Dense
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import (
@@ -32,6 +31,7 @@ from pfed1bs.engine.contract import (
     present,
     stack,
 )
+from pfed1bs.nn.descent import Descent, Lifted, Walk
 from pfed1bs.nn.task import Part, Task
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
 from pfed1bs.wire.messages import Codec, Kind, Layout, Message

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.algorithms.base.companion import apart, shared_of
-from pfed1bs.algorithms.base.descent import Walk
 from pfed1bs.core.options import SHARE, option
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, present
+from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.messages import Message
 
 

@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.descent import Walk
 from pfed1bs.algorithms.base.masks import drawn, evolved, floats, kept, places
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.core.options import FRACTION, SHARE, at_least, option
 from pfed1bs.core.votes import pack
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, stack
+from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 

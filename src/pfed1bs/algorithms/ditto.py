@@ -7,9 +7,9 @@ import torch
 
 from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.algorithms.base.companion import apart, shared_of
-from pfed1bs.algorithms.base.descent import Walk
 from pfed1bs.core.options import NOT_NEGATIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, present
+from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.messages import Message
 
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 
 from pfed1bs.algorithms.base.averaging import Averaging
-from pfed1bs.algorithms.base.descent import Walk
 from pfed1bs.core.options import NOT_NEGATIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.messages import Message
 
 

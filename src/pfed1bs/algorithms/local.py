@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from pfed1bs.algorithms.base.descent import Walk
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.core.options import BELOW_ONE, option
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, present, stack
+from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.messages import Layout, Message
 
 

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.descent import Lifted, Walk
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import sketch_size
 from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, option
@@ -16,6 +15,7 @@ from pfed1bs.core.rng import TIES, bits, key
 from pfed1bs.core.sketch import Sketch, gaussian, penalty, srht
 from pfed1bs.core.votes import pack, sign, tally, unpack
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, present, stack
+from pfed1bs.nn.descent import Lifted, Walk
 from pfed1bs.wire.codecs import Differences, Signs
 from pfed1bs.wire.messages import Kind, Layout, Message
 

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.finetuning import Tuning
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.split import Body
-from pfed1bs.algorithms.base.tuning import Tuning
 from pfed1bs.compressors import Compressor, Dense
 from pfed1bs.core.options import POSITIVE, at_least, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, stack

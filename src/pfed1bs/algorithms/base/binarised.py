@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.descent import Descent
 from pfed1bs.compressors import Binary
 from pfed1bs.engine.contract import Cohort
+from pfed1bs.nn.descent import Descent
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.descent import Descent, Walk
 from pfed1bs.algorithms.base.trial import ALONE, FT, Trial, empty, verdict
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of
+from pfed1bs.nn.descent import Descent, Walk
 
 
 @dataclass(frozen=True)

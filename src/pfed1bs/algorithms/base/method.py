@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pfed1bs.algorithms.base.descent import Descent
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Judged, State, model_of
+from pfed1bs.nn.descent import Descent
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import Kind, Layout, Message
 

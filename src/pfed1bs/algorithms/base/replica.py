@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from pfed1bs.algorithms.base.finetuning import Tuning
 from pfed1bs.algorithms.base.method import Method
-from pfed1bs.algorithms.base.tuning import Tuning
 from pfed1bs.core.options import at_least, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, stack
 from pfed1bs.wire.codecs import Floats

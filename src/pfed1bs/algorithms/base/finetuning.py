@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pfed1bs.algorithms.base.descent import Descent
 from pfed1bs.engine.contract import Batches, State, buffers_of, model_of
+from pfed1bs.nn.descent import Descent
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core.sketch import Sketch
-from pfed1bs.engine.contract import State
-from pfed1bs.nn.task import Task
+from pfed1bs.nn.task import State, Task
 
 
 @dataclass(frozen=True)
