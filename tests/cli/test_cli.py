@@ -202,22 +202,12 @@ def test_a_cut_checkpoint_is_refused_and_kept(tmp_path, capsys):
     assert "damaged or cut off" in capsys.readouterr().err and path.exists()
 
 
-def test_divergence_stops_with_round_and_client_and_keeps_the_last_good_checkpoint(tmp_path, capsys):
-    words = [
-        "run",
-        *SMALL,
-        "--rounds",
-        "50",
-        "--algorithm.lr",
-        "1e9",
-        "--algorithm.mu",
-        "1",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    assert run(*words) == 1
-    said = capsys.readouterr().err
-    assert "round" in said and "client" in said and "algorithm.lr" in said
+@pytest.mark.parametrize("options", [["--algorithm.lr", "1e9", "--algorithm.mu", "1"], ["--algorithm.lr", "1e12"]])
+@pytest.mark.parametrize("method", ["pfed1bs", "pfed1bs-delta"])
+def test_divergence_stops_with_round_and_client_and_keeps_the_last_good_checkpoint(method, options, tmp_path, capsys):
+    words = ["run", *SMALL, "--rounds", "50", "--algorithm.name", method, *options, "--out", str(tmp_path / "run")]
+    code, said = run(*words), capsys.readouterr().err
+    assert (code, "round" in said, "client" in said, "algorithm.lr" in said) == (1, True, True, True)
 
 
 def test_data_shows_who_holds_what(tmp_path, capsys):

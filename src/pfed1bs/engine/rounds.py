@@ -119,7 +119,11 @@ class Turn:
         mine, said = self.local(algorithm, mine, received, some, batches)
         mine, log = split_log(mine)
         check(mine, log, some)
-        return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
+        try:
+            return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
+        except ValueError:  # no codec takes numbers that are not finite
+            check(said, {}, some)
+            raise
 
 
 class Diverged(Failure):
@@ -262,15 +266,16 @@ def joined(parts: list[State]) -> State:
 
 
 def check(clients: State, log: State, cohort: Cohort) -> None:
-    """Stop when a client's weights, anything else that it keeps, or its loss are not finite."""
+    """Stop when a client's weights, anything else that it keeps or says, or its loss are not finite."""
     good = torch.ones(len(cohort.ids), dtype=torch.bool)
     kept = [value.reshape(len(value), -1).sum(1) for value in clients.values() if value.is_floating_point()]
     for value in [*kept, *([log["loss"]] if "loss" in log else [])]:
         good &= torch.isfinite(value).cpu()
     if not bool(good.all()):
         bad = cohort.ids[~good].tolist()
+        who = ", ".join(map(str, bad))
         raise Diverged(
-            f"round {cohort.round}: weights or loss of client {', '.join(map(str, bad))} became NaN or infinite",
+            f"round {cohort.round}: weights, message or loss of client {who} became NaN or infinite",
             SMALLER,
             bad,
         )
