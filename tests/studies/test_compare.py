@@ -1,7 +1,9 @@
 """`pfed1bs compare` and `pfed1bs report`: what is run, under which settings, and what is never mixed or overwritten."""
 
 import json
+import subprocess
 import sys
+import time
 import tomllib
 
 import pytest
@@ -179,6 +181,39 @@ def test_runs_side_by_side_are_those_of_runs_one_after_the_other(tmp_path, capsy
     ours, theirs = (json.loads((tmp_path / name / "compare.json").read_text()) for name in ("apart", "beside"))
     numbers = ("algorithm", "seed", "accuracy", "total_mib")
     assert [[run[key] for key in numbers] for run in ours] == [[run[key] for key in numbers] for run in theirs]
+
+
+def test_an_error_in_a_process_is_that_of_the_run(tmp_path, capsys):
+    words = ["--algorithms", "fedavg,local", "--algorithm.lr", "1e25", "--steps", "4", "--parallel", "2"]
+    assert compare(*words, "--out", str(tmp_path / "c")) == 1
+    said = capsys.readouterr().err.splitlines()[-2:]
+    assert said[0].startswith("error: round 0: weights") and said[1].startswith("hint: try a smaller")
+
+
+def test_runs_side_by_side_end_with_the_process_that_began_them(tmp_path):
+    words = [*SMALL, "--algorithms", "local,fedavg,pfed1bs", "--rounds", "100000", "--checkpoint_every", "100000"]
+    line = [sys.executable, "-m", "pfed1bs", "compare", *words, "--parallel", "2", "--out", str(tmp_path / "c")]
+    first = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+    lines = [tmp_path / "c" / name / "metrics.jsonl" for name in ("local-s0", "fedavg-s0")]
+    for _ in range(600):
+        if first.poll() is not None or all(path.exists() and path.stat().st_size for path in lines):
+            break
+        time.sleep(0.1)
+    first.terminate()
+    said = first.communicate(timeout=60)[1]
+    assert first.returncode == 130 and "interrupted" in said and "--resume" in said, said
+    counts = [path.read_text().count("\n") for path in lines]
+    assert all((path.parent / "checkpoint.safetensors").exists() for path in lines)
+    assert not (tmp_path / "c" / "pfed1bs-s0").exists()
+    time.sleep(0.5)
+    assert [path.read_text().count("\n") for path in lines] == counts
+
+
+def test_variants_that_differ_in_the_seventh_digit_have_folders_of_their_own(tmp_path):
+    words = ["--algorithms", "", "--runs", "ditto lam=0.3000001", "ditto lam=0.3000002", "--out", str(tmp_path / "c")]
+    assert compare(*words) == 0
+    found = [algorithm(path.parent)["lam"] for path in sorted((tmp_path / "c").glob("*/config.toml"))]
+    assert found == [0.3000001, 0.3000002]
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many"])

@@ -4,6 +4,7 @@ import pytest
 
 from pfed1bs import make
 from pfed1bs.algorithms import REGISTRY
+from pfed1bs.core.errors import UserError
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import federation
 from pfed1bs.studies import tuning
@@ -43,6 +44,13 @@ def test_the_best_mean_over_seeds_wins_and_finished_runs_are_not_repeated(tmp_pa
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
     assert tuning.trials(config, "local", [0, 1], tmp_path) == found and len(before) == 2
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_runs_of_other_settings_are_not_taken_for_trials(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "STEPS", (0.05,))
+    tuning.trials(load(None, SMALL), "local", [0], tmp_path)
+    with pytest.raises(UserError, match="was run with other settings: clients was 3, now 4"):
+        tuning.trials(load(None, [*SMALL, "--clients", "4"]), "local", [0], tmp_path)
 
 
 def test_tuning_judges_on_training_samples(tmp_path, monkeypatch):

@@ -24,7 +24,8 @@ NEEDED = {"rich": "cli", "safetensors": "cli", "tomli_w": "cli", "matplotlib": "
 RESUME = {"--resume": "go on with the folder of --out"}
 JSON = {"--json": "print JSON"}
 COMPARED = {
-    "--algorithms": "names with commas between, or all; '' for none but --runs (default: those of the recipe)",
+    "--algorithms": "names with commas between, or all; '' for none but --runs (default: those of the recipe); "
+    "--algorithm.X goes to each that has X, --options.NAME.X to NAME alone",
     "--seeds": "whole numbers with commas between (default: those of the recipe)",
     "--parallel": "runs at a time, each in a process of its own with one CPU thread (default: 1)",
 }
@@ -219,8 +220,9 @@ def _split(
     recipe = words[0] if words and not words[0].startswith("-") else None
     own, rest = parser.parse_known_args(words[1:] if recipe else words)
     if own.help:
+        first = (getattr(own, "algorithms", None) or "").split(",")[0]
         print(parser.format_help())
-        print(flags.told(known_keys(flags.named(rest))))
+        print(flags.told(known_keys(flags.named(rest, first or load(recipe).method))))
         raise SystemExit(0)
     return own, recipe, rest
 

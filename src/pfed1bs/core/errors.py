@@ -12,6 +12,9 @@ class Told(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.message, self.hint)  # between processes
+
 
 class UserError(Told, ValueError):
     """A mistake in what the user asked for."""
@@ -37,4 +40,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A hint with the known word that is near, or with all that are known."""
     words = list(known)
     found = close(word, words)
-    return f"did you mean {found}?" if found else f"known are {', '.join(words)}"
+    return f"did you mean {found}?" if found else f"known are {', '.join(words)}."

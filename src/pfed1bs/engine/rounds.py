@@ -133,6 +133,9 @@ class Diverged(Failure):
         super().__init__(message, hint)
         self.clients = clients
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.message, self.hint, self.clients)
+
 
 def simulate(
     algorithm: Algorithm,

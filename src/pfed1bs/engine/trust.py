@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import Cohort, State
+from pfed1bs.wire.codecs import Differences, Levels, Signs
 from pfed1bs.wire.messages import Layout, Message
 from pfed1bs.wire.rows import CountedRows
 
@@ -33,7 +34,7 @@ class Trust:
 
         They are decoded twice, so that never more than one of them is held.
         """
-        if self.max_norm is None or not layout or not _real(layout, next(iter(listen()))):
+        if self.max_norm is None or all(isinstance(codec, Signs | Differences | Levels) for codec in layout.values()):
             return listen(), {}
         lengths = [torch.stack([part.double().norm() for part in _real(layout, said)]) for said in listen()]
         norms = torch.stack(lengths)

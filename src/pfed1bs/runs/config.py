@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.core.errors import UserError, nearest
+from pfed1bs.core.errors import UserError, close
 from pfed1bs.core.options import MEDIANS, SEED, Key, Role, at_least, check, keys, option
 from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.runs.flags import given as given_flags
-from pfed1bs.runs.flags import named, typed, unknown
+from pfed1bs.runs.flags import named, one, typed, unknown
 
 Options = dict[str, object]
 DATA = f"{', '.join(CATALOGUE)}, a .npz file or package.module:function"
@@ -126,7 +126,7 @@ def load(path: str | None, flags: Sequence[str] = (), compared: Sequence[str] | 
         raise UserError(f"{path}: algorithm and options must be tables", "write [algorithm] and name = ... below it")
     first = str(own.pop("name", "pfed1bs"))
     name = named(flags, first)
-    if compared is not None and name != first:
+    if compared is not None and one(flags, "algorithm.name") is not None:
         raise UserError("a comparison has no --algorithm.name", f"write --algorithms {name}")
     own = _typed_options(first, own, "algorithm")
     options = {other: _typed_options(other, table, f"options.{other}") for other, table in options.items()}
@@ -176,8 +176,10 @@ def _read(path: str) -> Options:
     try:
         return tomllib.loads(Path(path).read_text())
     except FileNotFoundError:
-        near = sorted(map(str, Path(path).parent.glob("*.toml"))) or sorted(map(str, Path("recipes").glob("*.toml")))
-        raise UserError(f"no recipe {path}", nearest(path, near) if near else "give the path of a .toml file") from None
+        near = [str(file) for folder in (Path(path).parent, Path("recipes")) for file in sorted(folder.glob("*.toml"))]
+        found = close(path, near)
+        hint = f"did you mean {found}?" if found else "give the path of a .toml file, such as recipes/digits.toml"
+        raise UserError(f"no recipe {path}", hint) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise UserError(f"{path} is not a TOML file: {error}", "see recipes/digits.toml for an example") from error
 

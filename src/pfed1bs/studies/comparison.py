@@ -1,21 +1,26 @@
 """Several methods, variants and seeds in one folder, all checked before the first one starts."""
 
 import re
+import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from traceback import format_exception
+from typing import cast
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.core.errors import UserError
+from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.options import shown
 from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import Diverged, simulate
 from pfed1bs.report.groups import differing, flatten
 from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load, typed_option
+from pfed1bs.runs.recording import terminable
 from pfed1bs.runs.run import Run, federation, method
 
 
@@ -29,7 +34,8 @@ class Variant:
     @property
     def label(self) -> str:
         """As it is written after --runs."""
-        return " ".join([self.name, *(f"{key}={shown(value)}" for key, value in self.options.items())])
+        told = {key: repr(value) if isinstance(value, float) else shown(value) for key, value in self.options.items()}
+        return " ".join([self.name, *(f"{key}={value}" for key, value in told.items())])
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,10 @@ def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int]) -
                 words = f"{told} stands twice in the comparison" if told == first else f"{told} is the same as {first}"
                 raise UserError(words, "leave one of them out")
             found[same] = told, Entry(f"{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', item.label)}-s{seed}", own)
-    return [entry for _, entry in found.values()]
+    runs = [entry for _, entry in found.values()]
+    if len({entry.name for entry in runs}) < len(runs):
+        raise UserError("two of the runs would share a folder", "run them apart, each with an --out of its own")
+    return runs
 
 
 def rehearse_all(runs: Sequence[Entry]) -> None:
@@ -125,25 +134,73 @@ def prepared(runs: Sequence[Entry], folder: Path) -> Iterator[Run]:
 def side_by_side(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
     """Do what is left of the runs in so many processes, with one CPU thread each; yields every run that has ended.
 
-    Processes are new ones, not copies of this one, whose GPU they could not use. An error ends all of them, and each
-    leaves a checkpoint behind.
+    Processes are new ones, not copies of this one, whose GPU they could not use. An error, Ctrl-C or SIGTERM here ends
+    all of them: those at work leave a checkpoint behind, and nothing that waits is begun.
     """
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        jobs = {pool.submit(_completed, entry, folder): entry for entry in runs}
+    context, waiting = get_context("spawn"), list(reversed(runs))
+    working: dict[Connection, tuple[Entry, SpawnProcess]] = {}
+    with terminable():
         try:
-            for job in as_completed(jobs):
-                job.result()
-                yield jobs[job]
+            for _ in range(min(processes, len(runs))):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(theirs, folder), daemon=True)
+                process.start()
+                theirs.close()
+                working[ours] = _handed(ours, waiting), process
+            while working:
+                for ours in cast(list[Connection], wait(list(working))):
+                    entry, process = working[ours]
+                    _taken(ours, entry)
+                    if waiting:
+                        working[ours] = _handed(ours, waiting), process
+                    else:
+                        working.pop(ours)
+                        ours.close()
+                    yield entry
         finally:
-            pool.shutdown(cancel_futures=True)
+            for _, process in working.values():
+                process.terminate()
+            for _, process in working.values():
+                process.join()
 
 
-def _completed(entry: Entry, folder: Path) -> None:
+def _handed(ours: Connection, waiting: list[Entry]) -> Entry:
+    ours.send(waiting[-1])
+    return waiting.pop()
+
+
+def _taken(ours: Connection, entry: Entry) -> None:
+    """Wait for the end of a run; its error is raised here."""
+    try:
+        error = ours.recv()
+    except EOFError:
+        raise Failure(f"the process of {entry.name} has died", "try a smaller --parallel") from None
+    if error is not None:
+        raise error
+
+
+def _work(theirs: Connection, folder: Path) -> None:
+    """Do one run after the other until there are no more; what stops one of them is sent back."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process says what is to be done
+    with suppress(EOFError, KeyboardInterrupt):
+        while True:
+            entry = theirs.recv()
+            try:
+                _complete(entry, folder)
+            except Exception as error:
+                error.add_note("".join(format_exception(error)))
+                theirs.send(error)
+            else:
+                theirs.send(None)
+
+
+def _complete(entry: Entry, folder: Path) -> None:
     config = replace(entry.config, threads=1)
     run = Run.prepare(config, folder / entry.name, _data(config.data, config.clients, config.seed))
     if not finished(run):
-        for _ in run.rounds(resume=run.folder.exists()):
-            pass
+        with closing(run.rounds(resume=run.folder.exists())) as rounds:  # type: ignore[type-var]  # a generator
+            for _ in rounds:
+                pass
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ from statistics import fmean
 from pfed1bs.engine.rounds import Diverged
 from pfed1bs.runs.config import Config
 from pfed1bs.runs.run import Run
-from pfed1bs.studies.comparison import Variant, entries, finished, prepared
+from pfed1bs.studies.comparison import Variant, agree, entries, finished, prepared
 
 STEPS = (0.005, 0.02, 0.05, 0.1)
 KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {  # the option besides lr
@@ -57,8 +57,9 @@ def trials(config: Config, method: str, seeds: Sequence[int], folder: Path) -> l
     """Run all points of a method; finished runs in the folder are taken as they are."""
     aside = replace(config, data=replace(config.data, validate=True), evaluate_every=config.rounds)
     points = grid(method)
-    runs = prepared(entries(aside, points, seeds), folder)
-    scores = [score(run) for run in runs]  # seed by seed
+    planned = entries(aside, points, seeds)
+    agree(planned, folder)
+    scores = [score(run) for run in prepared(planned, folder)]  # seed by seed
     return [Tried(point, tuple(scores[i :: len(points)])) for i, point in enumerate(points)]
 
 

@@ -1,6 +1,6 @@
 """The lossless codecs of message fields."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import gcd, inf, prod
 
 import numpy as np
@@ -23,7 +23,7 @@ class Floats:
     """
 
     shape: tuple[int, ...] = ()
-    least: float = field(default=-inf, repr=False)  # the fingerprint of a layout is made of the representation
+    least: float = -inf
 
     def __post_init__(self) -> None:
         if prod(self.shape) < 1:
