@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from messages import DOCUMENT, VECTORS, Text, same, signed, tensors
+from messages import CODECS, DOCUMENT, VECTORS, Text, codec, fields, same, signed, tensors
 from pfed1bs.core.votes import pack
 from pfed1bs.wire import rice
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
@@ -28,22 +28,19 @@ from pfed1bs.wire.rows import CountedRows, Rows
 # Literal bytes, from the document.
 
 
-def codec(text):
-    """The codec that a layout of the document names."""
-    numbers = [int(number) for number in re.findall(r"\d+", text)]
-    found = Signs(*numbers) if text.startswith("signs") else Floats(tuple(numbers))
-    assert found.wire == text
-    return found
-
-
 @pytest.mark.parametrize("vector", VECTORS["messages"], ids=lambda vector: vector["hex"][:8])
 def test_documented_messages_have_the_documented_bytes(vector):
     layout = {name: codec(text) for name, text in vector["layout"].items()}
-    where = {"kind": vector["kind"], "round": vector["round"]}
+    message, known = fields(layout, vector["fields"]), fields(layout, vector.get("known", {}))
+    where = {"kind": vector["kind"], "round": vector["round"], "samples": vector["samples"], "known": known}
     data = bytes.fromhex(vector["hex"])
     assert f"{fingerprint(layout):04x}" == vector["fingerprint"]
-    assert encode(layout, tensors(vector["fields"]), samples=vector["samples"], **where) == data
-    assert same(decode(layout, data, samples=vector["samples"], **where), tensors(vector["fields"]))
+    assert encode(layout, message, **where) == data
+    assert same(decode(layout, data, **where), message)
+
+
+def test_every_codec_has_a_documented_message():
+    assert {text.split()[0] for vector in VECTORS["messages"] for text in vector["layout"].values()} == {*CODECS}
 
 
 @pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda vector: vector["because"])
