@@ -41,7 +41,7 @@ def behind(*layers: nn.Module) -> list[nn.Module]:
 
 
 class Unknown(nn.Module):
-    """A module for vmap, unless its clients are computed one after the other."""
+    """A module of parts that Task does not know, so that its clients are computed one after the other."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +67,7 @@ models = pytest.mark.parametrize("name", MODELS)
 def problem(name):
     """A task and stacks of weights, inputs, labels and buffers."""
     model, shape = MODELS[name]
-    task, generator = Task(model, stacked=False if name == "unknown" else None), torch.Generator().manual_seed(3)
+    task, generator = Task(model), torch.Generator().manual_seed(3)
     w = torch.stack([task.init(k) for k in range(CLIENTS)])
     x = torch.randn(CLIENTS, BATCH, *shape, generator=generator)
     return task, w, x, torch.randint(3, (CLIENTS, BATCH), generator=generator), task.buffers(CLIENTS)
@@ -200,3 +200,14 @@ def test_a_run_with_one_sampled_client_does_not_depend_on_the_number_of_threads(
         assert_same(one.progress.server, two.progress.server)
         assert_same(one.progress.clients, two.progress.clients)
     assert_same(*scores)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("pfed1bs-delta", {"keep": "best", "trial": 2}), ("pfed1bs", {"projection": "gaussian"})]
+)
+def test_options_with_products_of_their_own_do_not_depend_on_the_number_of_clients_computed_at_once(name, options):
+    data = federate(load("digits"), 10, "dirichlet:1", cap=30)
+    method = make(name, Task(build("mlp", data.shape, data.num_classes)), **options)
+    runs = [list(simulate(method, data, rounds=3, steps=3, batch=7, chunk=chunk)) for chunk in (1, None)]
+    assert_messages(*runs)
+    assert_same(runs[0][-1].progress.clients, runs[1][-1].progress.clients)

@@ -131,3 +131,10 @@ def test_bounds_are_at_least_the_median_and_belong_to_what_a_run_is(key):
     config = load(None, [f"--{key}", "3"])
     assert getattr(config, key) == 3.0 and getattr(load(None), key) is None
     assert replace(config, **{key: None}) == load(None)
+
+
+@pytest.mark.parametrize("bound", [0.5, 0, -1, float("inf"), float("nan")])
+def test_a_bound_below_the_median_is_refused(bound):
+    for name in ("max_weight", "max_norm"):
+        with pytest.raises(ValueError, match="at least 1, the median itself"):
+            Trust(**{name: bound})

@@ -2,7 +2,9 @@
 
 import random
 
-from flower_desk import DELTA, Desk, assert_missed, finished, flipped, replaced, same
+import pytest
+
+from flower_desk import DELTA, RUN, Desk, assert_missed, finished, flipped, replaced, same
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.link import Reply
 from pfed1bs.flower.serving import serve
@@ -189,3 +191,25 @@ def test_a_pinned_client_cannot_be_taken_over_while_it_is_away(tmp_path):
         said = (tmp_path / f"run{pin}" / "events.log").read_text()
         assert ("client 2 is node 300" in said) is admitted
         assert ("node 300 is not admitted: client 2 is pinned to node 102" in said) is not admitted
+
+
+@pytest.mark.parametrize(
+    ("score", "told"),
+    [
+        ([1.7e308] * 3, "counts more samples or loss"),
+        ([1e12, 1e12, 0.1], "counts more samples or loss"),
+        ([5.0, 10.0, 1e9], "counts more samples or loss"),
+        ([5.0, 10.0, float("inf")], "right answers, samples and loss"),
+    ],
+)
+def test_scores_that_nobody_can_have_are_refused(score, told, tmp_path):
+    server = Desk(RUN, tmp_path).server()
+    with pytest.raises(ValueError, match=told):
+        server._scores({"score/personal": score})
+    assert server._scores({"score/personal": [5.0, 10.0, 0.7]}) == {"personal": [5.0, 10.0, 0.7]}
+
+
+def test_a_loss_that_single_precision_cannot_hold_is_refused(tmp_path):
+    server = Desk(RUN, tmp_path).server()
+    with pytest.raises(ValueError, match="too large a number"):
+        server._log({"log/loss": [1e300]})

@@ -44,6 +44,15 @@ VARIANTS = [
 ]
 
 
+def test_a_client_of_a_network_has_the_bits_of_one_thread_on_two(tmp_path, threads):
+    states = []
+    for number in (1, 2):
+        threads(number)
+        desk = Desk({**RUN, "algorithm.name": "ef-sign"}, tmp_path / str(number))
+        states.append(list(desk.server().rounds())[-1].progress.server)
+    assert_same(*states)
+
+
 @pytest.mark.parametrize("options", VARIANTS, ids=lambda options: " ".join(map(str, options.values())))
 def test_a_network_gives_the_bits_of_the_simulator(options, tmp_path, threads):
     threads(1)

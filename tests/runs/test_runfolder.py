@@ -248,3 +248,11 @@ def test_any_source_of_rounds_is_recorded(tmp_path, whole):
 def test_keeping_no_round_of_no_metrics_is_nothing(tmp_path):
     keep(tmp_path / "metrics.jsonl", 0)
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_run_believes_no_more_than_its_configuration_says(tmp_path):
+    words = ["--clients", "4", "--steps", "1", "--data.partition", "dirichlet:0.3", "--rounds", "1", "--out"]
+    bounds = ["--algorithm.name", "fedavg", "--max_weight", "1", "--max_norm", "1"]
+    assert cli.main(["run", *words, str(tmp_path / "run"), *bounds]) == 0
+    (line,) = (json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert line["capped"] > 0 and line["clipped"] > 0

@@ -126,10 +126,20 @@ class Gaussian(Sketch):
     entries: Tensor = field(repr=False)  # (m, n) float32
 
     def _project(self, w: Tensor) -> Tensor:
-        return w @ self.entries.to(w).T
+        return _each_row(self.entries.to(w), w)
 
     def _lift(self, u: Tensor) -> Tensor:
-        return u @ self.entries.to(u)
+        return _each_row(self.entries.to(u).T, u)
+
+
+def _each_row(matrix: Tensor, x: Tensor) -> Tensor:
+    """The matrix times every row of x (..., n); on the CPU one after the other, so that none depends on the others."""
+    if x.device.type != "cpu":
+        return x @ matrix.T
+    result = x.new_empty(*x.shape[:-1], len(matrix))
+    for row, out in zip(x.reshape(-1, x.shape[-1]), result.view(-1, len(matrix)), strict=True):
+        torch.mv(matrix, row, out=out)
+    return result
 
 
 @dataclass(frozen=True)

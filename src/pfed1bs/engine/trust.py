@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from torch import Tensor
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort, State
 from pfed1bs.wire.codecs import Differences, Levels, Signs
 from pfed1bs.wire.messages import Layout, Message
@@ -21,6 +23,11 @@ class Trust:
 
     max_weight: float | None = None  # of the samples that a client claims
     max_norm: float | None = None  # of the norm of each real field of its message
+
+    def __post_init__(self) -> None:
+        for bound in (self.max_weight, self.max_norm):
+            if bound is not None and not 1 <= bound < inf:
+                raise UserError(f"a bound must be at least 1, the median itself, got {bound}", "try 10")
 
     def weighed(self, cohort: Cohort) -> tuple[Cohort, State]:
         """The cohort with the samples that count, and how many clients they are fewer for."""

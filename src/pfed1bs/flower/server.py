@@ -12,7 +12,7 @@ from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.ledger import traffic
 from pfed1bs.engine.rounds import Diverged, Plan, Progress, Round, begin, conclude, joined, prepare
 from pfed1bs.engine.scores import Score
-from pfed1bs.engine.trust import Trust
+from pfed1bs.engine.trust import Trust, finite
 from pfed1bs.flower.judging import needed
 from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
 from pfed1bs.flower.roster import Roster
@@ -22,6 +22,7 @@ from pfed1bs.wire.messages import Message, decode
 
 PAUSE = 1.0  # seconds between looks at who is connected
 ROOM = 2  # times its bytes that a message may take until the round ends, besides packed signs; others are decoded again
+MOST_LOSS = 1e6  # that a client may report; the log of a probability in float32 is at most 104
 AGAIN = 10  # looks after which nodes that did not introduce themselves well are asked once more
 
 
@@ -169,7 +170,10 @@ class Server:
         found = reals(content, "log/")
         if not all(len(values) == 1 and isfinite(values[0]) and name.isalpha() for name, values in found.items()):
             raise ValueError("what it logs must be one finite number under each name")
-        return {name: torch.tensor(values) for name, values in found.items() if name not in ("round", "seconds")}
+        log = {name: torch.tensor(values) for name, values in found.items() if name not in ("round", "seconds")}
+        if not finite(log):  # in float32
+            raise ValueError("what it logs is too large a number")
+        return log
 
     def _counted(
         self, now: Progress, plan: Plan, answers: dict[int, Answer], asked: list[Plan], seconds: float
@@ -217,6 +221,8 @@ class Server:
         for name, values in scores.items():
             if not (len(values) == 3 and all(map(isfinite, values)) and 0 <= values[0] <= values[1] and values[1] >= 1):
                 raise ValueError(f"its score {name} must be right answers, samples and loss, got {values}")
+            if values[1] > self.rules.max_samples or abs(values[2]) > MOST_LOSS:
+                raise ValueError(f"its score {name} counts more samples or loss than anybody has, got {values}")
         if "personal" not in scores:
             raise ValueError("its answer has no score of the personal model")
         return scores

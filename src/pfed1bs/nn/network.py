@@ -45,7 +45,8 @@ class Network:
         """Outputs (K, B, ...) for stacked values by name, the pass that made them, and the way back to its places."""
         mine, steps = self._copy(training), self._programs[training]
         now = Pass(mine.module, len(x), values, places)
-        one_by_one = self._convolves and x.device.type == "cpu" if self._stacked is None else not self._stacked
+        alone = (self._convolves or steps is None) and x.device.type == "cpu"  # where bits would depend on the others
+        one_by_one = alone if self._stacked is None else not self._stacked
         if steps is not None and not one_by_one:
             return self._computed(steps, now, x)
         before = _Random(x.device) if steps is None else None  # known layers draw nothing

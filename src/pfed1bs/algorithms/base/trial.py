@@ -31,7 +31,8 @@ class Trial:
         """Which samples of x (S, B, ...) are held back, (S, B): a quarter, by a random projection of the sample."""
         flat = x.flatten(2)
         direction = torch.rand(flat.shape[-1], generator=stream(self.seed, "held")).to(x)
-        return (flat @ direction * 1000).frac().abs() < HELD
+        lengths = torch.stack([own @ direction for own in flat])  # so that no client's depend on the others
+        return (lengths * 1000).frac().abs() < HELD
 
     def visible(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The batch with every held sample replaced by one that is not."""
