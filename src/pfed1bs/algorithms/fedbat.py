@@ -49,20 +49,20 @@ class FedBAT(Averaging):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """First phi R steps of w + u, the others of w + Bin(u, alpha); then Bin is drawn once more and sent."""
         w, buffers = self.begin(clients, received)
-        steps, warm, draw = batches(), int(self.warm_up * batches.steps), self.bin
+        steps, warm, binary = batches(), int(self.warm_up * batches.steps), self.bin
         u, buffers, loss = self.descent.run(w, buffers, islice(steps, warm))
         u = u.sub_(w) if warm else torch.zeros_like(u)
-        alpha0, velocity = draw.magnitudes(u), torch.zeros_like(u) if self.momentum else None
+        alpha0, velocity = binary.magnitudes(u), torch.zeros_like(u) if self.momentum else None
         a = torch.zeros_like(alpha0)
         alpha = self.alpha(alpha0, a)
-        v, model, room = draw.counted(u, alpha), torch.empty_like(u), torch.empty(u.shape)  # from here on u = 2 alpha v
+        v, model, room = binary.counted(u, alpha), torch.empty_like(u), torch.empty(u.shape)  # now u = 2 alpha v
         for step, (x, y) in enumerate(steps, warm):
-            drawn = draw.draw(v, w, alpha, noise(cohort, f"fedbat/{step}", room).to(w.device), model)
+            drawn = binary.draw(v, w, alpha, noise(cohort, f"fedbat/{step}", room).to(w.device), model)
             grad, loss, buffers = self.task.gradient(model, x, y, buffers, out=model)  # at w + Bin(u, alpha)
             free = (alpha > self.alpha_min) & (alpha < self.alpha_max)  # d alpha / d a = rho alpha, 0 at the bounds
-            a = a - self.lr * self.rho * alpha * draw.slope(v, drawn, grad) * free
-            draw.descend(v, w, grad, velocity, alpha, self.alpha(alpha0, a))  # u <- u - lr 1[|u| <= alpha] grad
+            a = a - self.lr * self.rho * alpha * binary.slope(v, drawn, grad) * free
+            binary.descend(v, w, grad, velocity, alpha, self.alpha(alpha0, a))  # u <- u - lr 1[|u| <= alpha] grad
             alpha = self.alpha(alpha0, a)
-        drawn = draw.draw(v, w, alpha, noise(cohort, "fedbat/sent", room).to(w.device), model)
-        own, update = draw.ended(v, w, alpha, drawn)
+        drawn = binary.draw(v, w, alpha, noise(cohort, "fedbat/sent", room).to(w.device), model)
+        own, update = binary.ended(v, w, alpha, drawn)
         return {"w": own, **buffers, "log/loss": loss}, self.said(update, buffers, cohort)
