@@ -271,13 +271,14 @@ def test_init_draws_the_usual_distribution_of_linear_layers():
 
 
 def test_module_with_a_branch_on_values_says_how_to_go_on():
-    task = Task(Branching())
+    task = Task(Branching(), stacked=True)
     with pytest.raises(ValueError, match=r"Branching cannot be computed for all clients at once .*stacked=False"):
         task.gradient(torch.zeros(2, 8), torch.ones(2, 1, 3), torch.zeros(2, 1, dtype=torch.int64), {})
 
 
-def test_module_with_a_branch_on_values_works_one_client_after_the_other():
-    task = Task(Branching(), stacked=False)
+@pytest.mark.parametrize("stacked", [None, False])
+def test_module_with_a_branch_on_values_works_one_client_after_the_other(stacked):
+    task = Task(Branching(), stacked=stacked)
     x = torch.tensor([[[1.0, 2.0, 3.0]], [[-1.0, -2.0, -3.0]]])
     grad = task.gradient(torch.zeros(2, 8), x, torch.zeros(2, 1, dtype=torch.int64), {})[0]
     assert grad.tolist() == [[-0.5, -1.0, -1.5, 0.5, 1.0, 1.5, -0.5, 0.5]] * 2

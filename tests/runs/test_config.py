@@ -199,4 +199,4 @@ def test_flags_of_a_comparison_go_to_all_methods_that_have_the_option_and_to_one
 
 
 def test_nearest_lists_what_is_known_when_nothing_is_near():
-    assert nearest("zzz", ["a", "b"]) == "known are a, b"
+    assert nearest("zzz", ["a", "b"]) == "known are a, b."

@@ -203,7 +203,7 @@ def test_an_error_is_its_message_and_its_hint():
 
 def test_did_you_mean_is_said_only_where_something_is_near():
     assert nearest("rnu", ["run", "report"]) == "did you mean run?" and nearest("part", ["split", "partition"]) != ""
-    assert nearest("ratio", ["train", "mu"]) == "known are train, mu"
+    assert nearest("ratio", ["train", "mu"]) == "known are train, mu."
 
 
 def test_a_device_that_is_not_there_is_refused_in_python_too():

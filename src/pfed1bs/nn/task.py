@@ -40,9 +40,8 @@ class Task:
     y (K, B). Buffers (BatchNorm statistics) and frozen parameters travel beside w as a State with keys "buffer/name",
     one row per client. Several threads may use one Task.
 
-    `stacked` says whether clients are computed all at once or one after the other (for modules with branches on
-    values); None takes the faster way. A module of unknown parts that is computed all at once may give a client other
-    last bits than alone. `bn` says whether methods that average weights average statistics too.
+    `stacked` says whether clients are computed all at once or one after the other; None takes the faster way that gives
+    a client the bits it has alone, which on the CPU is one after the other for convolutions and unknown parts. `bn` says whether methods that average weights average statistics too.
     """
 
     def __init__(self, module: nn.Module, stacked: bool | None = None, bn: Literal["local", "avg"] = "local") -> None:
