@@ -41,7 +41,8 @@ class Task:
     one row per client. Several threads may use one Task.
 
     `stacked` says whether clients are computed all at once or one after the other; None takes the faster way that gives
-    a client the bits it has alone, which on the CPU is one after the other for convolutions and unknown parts. `bn` says whether methods that average weights average statistics too.
+    a client the bits it has alone, which on the CPU is one after the other for convolutions and unknown parts. `bn`
+    says whether methods that average weights average statistics too.
     """
 
     def __init__(self, module: nn.Module, stacked: bool | None = None, bn: Literal["local", "avg"] = "local") -> None:
