@@ -20,6 +20,7 @@ from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
+from pfed1bs.runs.environment import cpuinfo
 
 LR = 0.05
 
@@ -181,7 +182,5 @@ def record(out: str | None, command: str, results: object) -> None:
 
 
 def cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    names = cpuinfo("model name")
     return f"{len(names)} x {names[0]}" if names else platform.processor()

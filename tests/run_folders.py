@@ -1,9 +1,10 @@
-"""Run folders written by hand, for the tests of the report."""
+"""Run folders written by hand, for the tests of the report, and flags of runs that take a moment."""
 
 import json
 
 from pfed1bs import report
 
+TINY = "--clients 3 --steps 1 --batch 4 --data.partition iid --data.cap 12 --rounds 2".split()  # later flags win
 ENV = {"python": "3.11.9", "kernel": "native", "threads": 2, "command": "pfed1bs run"}
 COMMAND = "pfed1bs compare --seeds 0,1"
 BYTES = {"pfed1bs": (1000, 1024), "fedavg": (400_000, 400_000), "local": (0, 0)}

@@ -12,21 +12,9 @@ from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import Interrupted, Told, UserError, nearest
 from pfed1bs.core.extras import need
 from pfed1bs.data.download import download
+from run_folders import TINY
 
-SMALL = [
-    "--clients",
-    "3",
-    "--steps",
-    "1",
-    "--batch",
-    "4",
-    "--data.partition",
-    "iid",
-    "--data.cap",
-    "12",
-    "--rounds",
-    "1",
-]
+SMALL = [*TINY, "--rounds", "1"]
 OWN = """
 from dataclasses import dataclass
 import numpy as np

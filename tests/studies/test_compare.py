@@ -14,22 +14,9 @@ from pfed1bs.report.records import collect
 from pfed1bs.report.results import results
 from pfed1bs.runs.config import load
 from pfed1bs.studies import comparison
-from run_folders import run_folder
+from run_folders import TINY, run_folder
 
-SMALL = [
-    "--clients",
-    "3",
-    "--steps",
-    "1",
-    "--batch",
-    "4",
-    "--data.partition",
-    "iid",
-    "--data.cap",
-    "12",
-    "--rounds",
-    "2",
-]
+SMALL = TINY
 
 
 def compare(*words: str) -> int:

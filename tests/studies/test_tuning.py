@@ -8,22 +8,10 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import federation
 from pfed1bs.studies import tuning
+from run_folders import TINY
 from tiny import chain
 
-SMALL = [
-    "--clients",
-    "3",
-    "--steps",
-    "2",
-    "--batch",
-    "4",
-    "--data.partition",
-    "iid",
-    "--data.cap",
-    "12",
-    "--rounds",
-    "2",
-]
+SMALL = [*TINY, "--steps", "2"]
 
 
 @pytest.mark.parametrize("name", REGISTRY)

@@ -13,7 +13,7 @@ from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import gaussian, srht
 from pfed1bs.core.transform import hadamard
 from pfed1bs.core.votes import pack, vote
-from pfed1bs.runs.environment import processor
+from pfed1bs.runs.environment import cpuinfo, processor
 
 Row = dict[str, str | int | float | None]
 Call = Callable[[], object]
@@ -54,7 +54,7 @@ def lines(rows: Sequence[Row]) -> list[list[str]]:
 
 def keep(found: Mapping[str, object], folder: Path) -> Path:
     """Write what was measured to the file of this processor."""
-    path = folder / file_name(processor(), _model())
+    path = folder / file_name(processor(), (cpuinfo("model") or ["unknown"])[0])
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=2) + "\n")
     return path
@@ -66,13 +66,6 @@ def file_name(processor: str, model: str) -> str:
     if not re.search(r"\d", words):
         words += f" model {model}"
     return f"kernels-{'-'.join(re.findall('[a-z0-9]+', words))}.json"
-
-
-def _model() -> str:
-    """The number of the processor's model where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"^model\s*: (\d+)", info.read_text(), re.MULTILINE) if info.exists() else None
-    return found[1] if found else "unknown"
 
 
 def _rows(log2: int, seconds: float) -> Iterator[Row]:

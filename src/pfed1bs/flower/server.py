@@ -12,7 +12,7 @@ from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.ledger import traffic
 from pfed1bs.engine.rounds import Diverged, Plan, Progress, Round, begin, conclude, joined, prepare
 from pfed1bs.engine.scores import Score
-from pfed1bs.engine.trust import Trust, finite
+from pfed1bs.engine.trust import finite
 from pfed1bs.flower.judging import needed
 from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
 from pfed1bs.flower.roster import Roster
@@ -184,8 +184,7 @@ class Server:
         part = replace(part, cohort=replace(part.cohort, sizes=sizes))
         heard = [answers[client] for client in part.cohort.ids.tolist()] if self.algorithm.up else []
         sent = [answer.up for answer in heard]
-        trust = Trust(self.config.max_weight, self.config.max_norm)
-        after, shared = conclude(self.algorithm, now, part, [answer.message for answer in heard], trust)
+        after, shared = conclude(self.algorithm, now, part, [answer.message for answer in heard], self.config.trust)
         news = [items for one in asked for items in one.news]
         active = [one.active for one in asked]
         everyone = Cohort(

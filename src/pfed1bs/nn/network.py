@@ -26,7 +26,8 @@ class Network:
     """Outputs and features of every client's module; safe to use from several threads.
 
     All clients at once through the program of known layers or else vmap, or with `stacked=False` one after the other.
-    None chooses the faster: one after the other for convolutions on the CPU, where batched ones are twice as slow.
+    None chooses: on the CPU one after the other for convolutions, where batched ones are twice as slow, and for modules
+    of unknown parts, where a client's bits would depend on the others.
     """
 
     def __init__(self, module: nn.Module, names: Iterable[str], head: str | None, stacked: bool | None) -> None:
@@ -45,7 +46,7 @@ class Network:
         """Outputs (K, B, ...) for stacked values by name, the pass that made them, and the way back to its places."""
         mine, steps = self._copy(training), self._programs[training]
         now = Pass(mine.module, len(x), values, places)
-        alone = (self._convolves or steps is None) and x.device.type == "cpu"  # where bits would depend on the others
+        alone = (self._convolves or steps is None) and x.device.type == "cpu"
         one_by_one = alone if self._stacked is None else not self._stacked
         if steps is not None and not one_by_one:
             return self._computed(steps, now, x)

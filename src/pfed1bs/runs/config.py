@@ -10,6 +10,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
 from pfed1bs.core.options import MEDIANS, SEED, Key, Role, at_least, check, keys, option
 from pfed1bs.data.catalogue import CATALOGUE
+from pfed1bs.engine.trust import Trust
 from pfed1bs.runs.flags import given as given_flags
 from pfed1bs.runs.flags import named, one, typed, unknown
 
@@ -82,6 +83,11 @@ class Config:
     def method(self) -> str:
         """Name of the method."""
         return str(self.algorithm["name"])
+
+    @property
+    def trust(self) -> Trust:
+        """What the server believes of its clients' numbers."""
+        return Trust(self.max_weight, self.max_norm)
 
     def with_method(self, name: str, seed: int, options: Options | None = None) -> "Config":
         """The same run with another method, which has its defaults and what `options` hold for it, and a seed."""

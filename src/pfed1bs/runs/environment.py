@@ -53,10 +53,14 @@ def started(device: str, begun: int, before: Facts) -> Facts:
 
 def processor() -> str:
     """The CPU's name where the system tells it."""
+    return (cpuinfo("model name") or [platform.processor() or platform.machine()])[0]
+
+
+def cpuinfo(key: str) -> list[str]:
+    """What the system tells of every core under this key; nothing where it tells nothing."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    lines = [line.partition(":") for line in info.read_text().splitlines()] if info.exists() else []
+    return [value.strip() for name, _, value in lines if name.strip() == key]
 
 
 def argv() -> str:

@@ -1,7 +1,7 @@
 """A run: one configuration with its data, its method and its folder."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,7 +15,6 @@ from pfed1bs.data import Federation, federate, load
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.rounds import Progress, Round, Schedule, simulate
 from pfed1bs.engine.scores import Score, evaluate
-from pfed1bs.engine.trust import Trust
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
@@ -41,8 +40,9 @@ class Simulator:
     def rounds(self, resume: Progress | None) -> Iterator[Round]:
         """The rounds after this progress, those that are judged with diagnostics."""
         config = self.config
-        trust = Trust(config.max_weight, config.max_norm)
-        rounds = simulate(self.algorithm, self.data, self.schedule, device=config.device, resume=resume, trust=trust)
+        rounds = simulate(
+            self.algorithm, self.data, self.schedule, device=config.device, resume=resume, trust=config.trust
+        )
         for done in rounds:
             judged = due(done.number, config.evaluate_every, config.rounds)
             yield replace(done, notes=self._noted(done)) if judged else done
@@ -66,14 +66,21 @@ class Run:
 
     config: Config
     folder: Path
-    data: Federation
+    samples: Callable[[Config], Federation]  # where its data come from, when they are needed
 
     @classmethod
-    def prepare(cls, config: Config, folder: Path | None = None, data: Federation | None = None) -> "Run":
-        """Load the data and choose the folder; nothing is written yet."""
+    def prepare(
+        cls, config: Config, folder: Path | None = None, samples: Callable[[Config], Federation] | None = None
+    ) -> "Run":
+        """Choose the folder; nothing is loaded or written yet."""
         if config.threads:
             torch.set_num_threads(config.threads)
-        return cls(config, folder or folder_of(config, f"{config.method}-s{config.seed}"), data or federation(config))
+        return cls(config, folder or folder_of(config, f"{config.method}-s{config.seed}"), samples or federation)
+
+    @cached_property
+    def data(self) -> Federation:
+        """The samples of all clients."""
+        return self.samples(self.config)
 
     @cached_property
     def algorithm(self) -> Algorithm:

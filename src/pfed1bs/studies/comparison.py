@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -87,11 +87,9 @@ def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int]) -
 
 def rehearse_all(runs: Sequence[Entry]) -> None:
     """Refuse now what would stop a run later."""
-    for seed in dict.fromkeys(entry.config.seed for entry in runs):
-        own = [entry.config for entry in runs if entry.config.seed == seed]
-        data = federation(own[0])
-        for config in own:
-            rehearse(config, data)
+    samples = kept()
+    for entry in runs:
+        rehearse(entry.config, samples(entry.config))
 
 
 def rehearse(config: Config, data: Federation) -> None:
@@ -123,12 +121,28 @@ def agree(runs: Sequence[Entry], folder: Path) -> None:
 
 
 def prepared(runs: Sequence[Entry], folder: Path) -> Iterator[Run]:
-    """The runs, those of one seed with the same data in memory."""
-    data = None
-    for i, entry in enumerate(runs):
-        if data is None or entry.config.seed != runs[i - 1].config.seed:
-            data = federation(entry.config)
-        yield Run.prepare(entry.config, folder / entry.name, data)
+    """The runs, those of one seed with the same data in memory, which are loaded if a run is not finished."""
+    samples = kept()
+    for entry in runs:
+        yield Run.prepare(entry.config, folder / entry.name, samples)
+
+
+def kept() -> Callable[[Config], Federation]:
+    """`federation` that keeps what it gave last: runs of one seed follow each other and have the same samples."""
+
+    @lru_cache(maxsize=1)
+    def dealt(part: DataConfig, clients: int, seed: int) -> Federation:
+        return federation(Config(data=part, clients=clients, seed=seed))
+
+    return lambda config: dealt(config.data, config.clients, config.seed)
+
+
+def complete(run: Run) -> None:
+    """Do what is left of a run."""
+    if not finished(run):
+        with closing(run.rounds(resume=run.folder.exists())) as rounds:  # type: ignore[type-var]  # a generator
+            for _ in rounds:
+                pass
 
 
 def side_by_side(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
@@ -182,31 +196,17 @@ def _taken(ours: Connection, entry: Entry) -> None:
 def _work(theirs: Connection, folder: Path) -> None:
     """Do one run after the other until there are no more; what stops one of them is sent back."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process says what is to be done
+    samples = kept()
     with suppress(EOFError, KeyboardInterrupt):
         while True:
             entry = theirs.recv()
             try:
-                _complete(entry, folder)
+                complete(Run.prepare(replace(entry.config, threads=1), folder / entry.name, samples))
             except Exception as error:
                 error.add_note("".join(format_exception(error)))
                 theirs.send(error)
             else:
                 theirs.send(None)
-
-
-def _complete(entry: Entry, folder: Path) -> None:
-    config = replace(entry.config, threads=1)
-    run = Run.prepare(config, folder / entry.name, _data(config.data, config.clients, config.seed))
-    if not finished(run):
-        with closing(run.rounds(resume=run.folder.exists())) as rounds:  # type: ignore[type-var]  # a generator
-            for _ in rounds:
-                pass
-
-
-@lru_cache(maxsize=1)
-def _data(part: DataConfig, clients: int, seed: int) -> Federation:
-    """The samples of runs with one seed, which follow each other in a process."""
-    return federation(Config(data=part, clients=clients, seed=seed))
 
 
 def finished(run: Run) -> bool:

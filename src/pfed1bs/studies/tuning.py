@@ -13,7 +13,7 @@ from statistics import fmean
 from pfed1bs.engine.rounds import Diverged
 from pfed1bs.runs.config import Config
 from pfed1bs.runs.run import Run
-from pfed1bs.studies.comparison import Variant, agree, entries, finished, prepared
+from pfed1bs.studies.comparison import Variant, agree, complete, entries, prepared
 
 STEPS = (0.005, 0.02, 0.05, 0.1)
 KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {  # the option besides lr
@@ -70,10 +70,8 @@ def best(found: Sequence[Tried]) -> Tried:
 
 def score(run: Run) -> float:
     """The accuracy of a run; a step that diverges is a result, 0, not an end."""
-    if not finished(run):
-        try:
-            for _ in run.rounds(resume=run.folder.exists()):
-                pass
-        except Diverged:
-            return 0.0
+    try:
+        complete(run)
+    except Diverged:
+        return 0.0
     return float(str(run.summary["accuracy"]))

@@ -170,7 +170,7 @@ class Sparse:
     @property
     def width(self) -> int:
         """Bytes of the number of values, which is sent if it is less than count."""
-        return (self.count.bit_length() + 7) // 8
+        return rice.width(self.count)
 
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """Bytes of (n,) values that are 0 or +-magnitude in float32."""

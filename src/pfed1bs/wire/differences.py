@@ -85,11 +85,6 @@ def _check(signs: bytes) -> bytes:
     return zlib.crc32(signs).to_bytes(4, "little")[:CHECK_BYTES]
 
 
-def _width(count: int) -> int:
-    """Bytes of a number up to `count`."""
-    return (count.bit_length() + 7) // 8
-
-
 def _coded(signs: bytes, held: bytes, count: int) -> bytes:
     """Low bits of a gap, check, number of differences, the code of the gaps between them."""
     changed = np.frombuffer(signs, np.uint8) ^ np.frombuffer(held, np.uint8)
@@ -97,13 +92,13 @@ def _coded(signs: bytes, held: bytes, count: int) -> bytes:
     bits = np.flatnonzero(np.unpackbits(changed[touched], bitorder="little").view(np.bool_))
     gaps = np.diff(8 * touched[bits >> 3] + (bits & 7), prepend=-1) - 1
     low = rice.best(gaps)
-    head = bytes([low]) + _check(signs) + len(gaps).to_bytes(_width(count), "little")
+    head = bytes([low]) + _check(signs) + len(gaps).to_bytes(rice.width(count), "little")
     return head + rice.encode(gaps, low)
 
 
 def _places(data: bytes, count: int) -> NDArray[np.int64]:
     """Where the signs differ, ascending; ValueError for bytes that no signs are coded to."""
-    head = 1 + CHECK_BYTES + _width(count)
+    head = 1 + CHECK_BYTES + rice.width(count)
     if len(data) < head:
         raise ValueError(f"differences begin with {head} bytes, got {len(data)}")
     low, number = data[0], int.from_bytes(data[1 + CHECK_BYTES : head], "little")

@@ -29,6 +29,11 @@ def best(values: NDArray[np.int64]) -> int:
     return min(range(max(0, middle - 2), middle + 2), key=lambda low: len(values) * low + int((values >> low).sum()))
 
 
+def width(most: int) -> int:
+    """Bytes of a whole number up to `most`, such as how many values there are."""
+    return (most.bit_length() + 7) // 8
+
+
 def encode(values: NDArray[np.int64], low: int) -> bytes:
     """For every value v >> low zeros and a one, then the low bits of every value, lowest first; unused bits are 0.
 
