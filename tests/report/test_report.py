@@ -1,5 +1,6 @@
 """Run folders written by hand, read back and described on a page."""
 
+import json
 import re
 import subprocess
 import sys
@@ -113,6 +114,18 @@ def test_a_curve_is_the_mean_over_seeds_where_all_have_a_value(tmp_path):
     ]
     assert group.curve("accuracy")[1].value.deviation == pytest.approx(8**0.5)
     assert Spread.of([3.0]) == Spread(3.0, None)
+
+
+def test_a_run_that_ended_at_rest_keeps_its_last_value_while_others_go_on(tmp_path):
+    folders = [run_folder(tmp_path, seed=0, accuracies=(50, 90)), run_folder(tmp_path, seed=1, accuracies=(54, 94))]
+    for folder, rested in zip(folders, (True, False), strict=True):
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps({**summary, "rested": rested}))
+    lines = (folders[0] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folders[0] / "metrics.jsonl").write_text("".join(lines[:2]))
+    (group,) = groups(map(report.read, folders))
+    assert [(point.rounds, point.value.mean) for point in group.curve("accuracy")] == [(2, 52), (4, 72)]
+    assert group.curve("accuracy")[1].sent == (4096 + 8144) / 2
 
 
 def test_no_runs_are_no_report(tmp_path):

@@ -50,7 +50,8 @@ class APFL(Averaging):
             if self.adaptive and not step:
                 alpha = (alpha - self.lr * slope).clamp(0, 1)
         state = {"alpha": alpha, "own": v, "w": mixed(alpha, v, w), **buffers, **apart(walk.buffers)}
-        return {**state, **present(velocity=velocity), "log/loss": loss}, self.said(w - start, walk.buffers, cohort)
+        log = {"log/loss": loss, "log/fit": walk.loss}
+        return {**state, **present(velocity=velocity), **log}, self.said(w - start, walk.buffers, cohort)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The personal model, and the shared one with its own statistics."""

@@ -41,7 +41,7 @@ class Ditto(Averaging):
             own = self.descent.advance(own, x, y, own.w - start if self.lam else None, self.lam)
             walk = self.descent.advance(walk, x, y)
         state = {"w": own.w, **own.buffers, **apart(walk.buffers), **present(velocity=own.velocity)}
-        return {**state, "log/loss": own.loss}, self.said(walk.w - start, walk.buffers, cohort)
+        return {**state, "log/loss": own.loss, "log/fit": walk.loss}, self.said(walk.w - start, walk.buffers, cohort)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The personal model, and the shared one with its own statistics."""

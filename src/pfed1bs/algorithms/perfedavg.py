@@ -26,6 +26,11 @@ class PerFedAvg(Averaging):
     paper: ClassVar[str] = "Fallah et al., NeurIPS 2020"
     personalises: ClassVar[bool] = True
 
+    @property
+    def rests(self) -> bool:
+        """No: judged is the shared model after one step."""
+        return False
+
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps down the loss after the adaptation; each draws its batches independently of each other."""
         start, buffers = self.begin(clients, received)

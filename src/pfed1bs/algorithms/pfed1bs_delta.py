@@ -83,6 +83,11 @@ class PFed1BSDelta(Method):
         return self.down
 
     @property
+    def rests(self) -> bool:
+        """The shared model is trained apart from the client's own."""
+        return True
+
+    @property
     def snapshot_layout(self) -> Layout:
         """The shared model."""
         return {"theta": Floats((self.task.n,))}

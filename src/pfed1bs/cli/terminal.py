@@ -54,6 +54,10 @@ def watch(run: Run, resume: bool, label: str, again: str) -> None:
                 bar.update(task, completed=record["round"] + 1, **({"news": accuracy} if accuracy else {}))
                 if accuracy and not console.is_terminal:
                     print(f"{label}: round {record['round'] + 1} of {run.config.rounds}, {accuracy}", file=sys.stderr)
+        if run.summary.get("rested"):
+            print(
+                f"{label}: all models at rest after round {run.summary['rounds']}, the run ends here", file=sys.stderr
+            )
     except KeyboardInterrupt as error:
         if not run.folder.exists():
             raise

@@ -123,6 +123,14 @@ class Algorithm(Protocol):
 
     @property
     @abstractmethod
+    def rests(self) -> bool:
+        """Whether clients["w"] is the judged model, trained beside or from a shared one, and nothing else begins there.
+
+        Then it may stay as it is once the shared model has learnt all of a client's samples (engine/resting.py).
+        """
+
+    @property
+    @abstractmethod
     def judged_with(self) -> Judged:
         """What `personal` reads of the server's state, so that it can be judged where the client is.
 

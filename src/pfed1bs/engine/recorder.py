@@ -18,8 +18,8 @@ class Recorder:
     """Calls `local`; on a GPU the second call of its kind is recorded and later ones are replayed.
 
     Methods are pure, so tensors aside their work can depend only on the cohort. While it is recorded it is shown a
-    cohort that knows its size and nothing else: a method that asks for the round, a client's number or a random draw
-    is not recorded, nor is one that waits for the device. It runs as it is, step by step.
+    cohort that knows how many clients and samples there are and nothing else: a method that asks for the round, a
+    client's number or a random draw is not recorded, nor is one that waits for the device. It runs step by step.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,12 @@ class Recorder:
         kind = bool(received)
         if kind in self._asked:
             drawn = _drawn(batches, self._asked[kind])
-            given = {**_named("clients/", clients), **_named("received/", received), **drawn}
+            sizes = cohort.sizes.to(clients["w"].device)
+            given = {**_named("clients/", clients), **_named("received/", received), **drawn, "sizes": sizes}
 
             def work(own: State) -> State:
                 mine, heard = _unnamed("clients/", own), _unnamed("received/", own)
-                sized = cast(Cohort, _Sized(len(cohort.ids)))
+                sized = cast(Cohort, _Sized(len(cohort.ids), own["sizes"]))
                 state, said = algorithm.local(mine, heard, sized, _replayed(batches, own))
                 return {**_named("state/", state), **_named("said/", said)}
 
@@ -54,10 +55,10 @@ class Recorder:
 
 
 class _Sized:
-    """A cohort of which only the number of clients is known."""
+    """A cohort of which only the number of clients and of their samples are known."""
 
-    def __init__(self, clients: int) -> None:
-        self.ids = range(clients)
+    def __init__(self, clients: int, sizes: Tensor) -> None:
+        self.ids, self.sizes = range(clients), sizes
 
     def __getattr__(self, name: str) -> NoReturn:
         raise RuntimeError(f"the cohort's {name} is another one in every round")

@@ -26,6 +26,7 @@ from pfed1bs.engine.exchange import (
 )
 from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.engine.recorder import Recorder
+from pfed1bs.engine.resting import over
 from pfed1bs.engine.trust import ALL, Trust, finite
 from pfed1bs.engine.workers import CPU, alone, portions, spread
 from pfed1bs.wire.messages import Message
@@ -69,6 +70,7 @@ class Round:
     progress: Progress
     sizes: Tensor  # (K,) training samples of all clients
     notes: Mapping[str, float] = field(default_factory=dict)  # what the source of the round adds to its line
+    last: bool = False  # whether all clients rest, so that nothing would come of another round
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ def simulate(
     now = replace(now, clients=moved(now.clients, device))
     local = Recorder()
     for t in range(now.round, size.rounds):
+        if over(now.clients):
+            return
         began = perf_counter()
         plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
         turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
@@ -170,7 +174,8 @@ def simulate(
         now = replace(after, clients=state)
         log = {**moved(joined([part.log for part in done]), CPU), **shared}
         bill = traffic(algorithm, plan.news, sent, plan.active)
-        yield Round(t, plan.cohort, bill, sent, log, perf_counter() - began, now, data.sizes)
+        seconds = perf_counter() - began
+        yield Round(t, plan.cohort, bill, sent, log, seconds, now, data.sizes, last=over(now.clients))
 
 
 def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Schedule:

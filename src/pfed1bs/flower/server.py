@@ -52,6 +52,7 @@ class Server:
     event: Callable[[str], None]  # where to say who was not counted, and why
 
     roster: Roster = field(init=False)
+    resting: set[int] = field(init=False, default_factory=set)  # clients whose own models are at rest, as they say
 
     def __post_init__(self) -> None:
         """Nobody is known yet."""
@@ -64,6 +65,8 @@ class Server:
         while now.round < self.config.rounds:
             done = self.round(now, wanted)
             yield done
+            if done.last:
+                return
             now, wanted = done.progress, self.rules.min_clients
 
     def round(self, now: Progress, wanted: int) -> Round:
@@ -196,7 +199,11 @@ class Server:
         common = {*logs[0]}.intersection(*logs)
         log = joined([{name: one[name] for name in sorted(common)} for one in logs])
         bill = traffic(self.algorithm, news, sent, everyone)
-        return Round(now.round, part.cohort, bill, sent, {**log, **shared}, seconds, after, self.roster.sizes)
+        self.resting |= {client for client, answer in answers.items() if float(answer.log.get("rest", 0.0)) == 1}
+        last = len(self.resting) == self.config.clients
+        return Round(
+            now.round, part.cohort, bill, sent, {**log, **shared}, seconds, after, self.roster.sizes, last=last
+        )
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
         """The connected clients, and how good their models are on their own test samples."""

@@ -66,13 +66,17 @@ class Group:
         return Spread.of(values) if all(map(isfinite, values)) else None
 
     def curve(self, key: str) -> list[Point]:
-        """The rounds in which every run has a finite value."""
+        """The rounds in which every run has a finite value; a run that ended at rest keeps its last one."""
         points = []
         sent = [record.sent() for record in self.records]
-        for t in range(min(map(len, sent))):
-            values = [record.metrics[t].get(key, float("nan")) for record in self.records]
+        ends = [len(total) for total in sent]
+        going = [end for end, record in zip(ends, self.records, strict=True) if not record.rested]
+        for t in range(min(going or [max(ends)])):
+            at = [min(t, end - 1) for end in ends]
+            values = [record.metrics[i].get(key, float("nan")) for i, record in zip(at, self.records, strict=True)]
             if all(map(isfinite, values)):
-                points.append(Point(t + 1, fmean(total[t] for total in sent), Spread.of(values)))
+                total = fmean(own[i] for i, own in zip(at, sent, strict=True))
+                points.append(Point(t + 1, total, Spread.of(values)))
         return points
 
 

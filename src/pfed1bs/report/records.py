@@ -40,6 +40,11 @@ class RunRecord:
         """Seed of everything random."""
         return int(self.number("seed"))
 
+    @property
+    def rested(self) -> bool:
+        """Whether it ended before its last round, because all clients' models were at rest."""
+        return self.summary.get("rested") is True
+
     def number(self, key: str) -> float:
         """A number of the summary; NaN where it has none."""
         value = self.summary.get(key)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
-from pfed1bs.core.options import MEDIANS, SEED, Key, Role, at_least, check, keys, option
+from pfed1bs.core.options import MEDIANS, NOT_NEGATIVE, SEED, Key, Role, at_least, check, keys, option
 from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.engine.trust import Trust
 from pfed1bs.runs.flags import given as given_flags
@@ -71,6 +71,12 @@ class Config:
     )
     max_norm: float | None = option(
         None, "longest field of real numbers a client may send, in medians of its round", MEDIANS
+    )
+    rest: float = option(
+        0.02,
+        "loss at the end of local work below which a client's own model stays as it is; when all do, the run ends; "
+        "0: never (docs/method.md)",
+        NOT_NEGATIVE,
     )
     potential: bool = option(False, "log the potential Psi at evaluations (pfed1bs)", role="simulator")
     data: DataConfig = DataConfig()

@@ -206,6 +206,7 @@ def summarised(config: Config, n: int, lines: list[Record]) -> Options:
         "sampled": sampled,
         "seed": config.seed,
         "rounds": len(lines),
+        "rested": last.get("rest") == 1 and len(lines) < config.rounds,
         **scores,
         "mib_per_round": sent / MIB / len(lines),
         "total_mib": (sent + total["once"]) / MIB,

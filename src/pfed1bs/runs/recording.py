@@ -38,12 +38,12 @@ def record(source: Source, folder: RunFolder, schedule: Schedule) -> Iterator[Re
     try:
         for done in source.rounds(last):
             line = recorded(done)
-            if due(done.number, folder.config.evaluate_every, schedule.rounds):
+            if done.last or due(done.number, folder.config.evaluate_every, schedule.rounds):
                 line |= folder.judged(*source.judge(done.progress), done)
             line |= done.notes
             folder.append(line, done)
             last = done.progress
-            if due(done.number, folder.checkpoint_every, schedule.rounds):
+            if done.last or due(done.number, folder.checkpoint_every, schedule.rounds):
                 folder.save(last)
                 saved = last
             yield line

@@ -13,6 +13,7 @@ from torch import Tensor
 from pfed1bs.algorithms import make
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.engine.contract import Algorithm
+from pfed1bs.engine.resting import resting
 from pfed1bs.engine.rounds import Progress, Round, Schedule, simulate
 from pfed1bs.engine.scores import Score, evaluate
 from pfed1bs.nn.models import build
@@ -44,7 +45,7 @@ class Simulator:
             self.algorithm, self.data, self.schedule, device=config.device, resume=resume, trust=config.trust
         )
         for done in rounds:
-            judged = due(done.number, config.evaluate_every, config.rounds)
+            judged = done.last or due(done.number, config.evaluate_every, config.rounds)
             yield replace(done, notes=self._noted(done)) if judged else done
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
@@ -106,7 +107,7 @@ def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     """The method of a run on its model, for samples of this shape."""
     options = {key: value for key, value in config.algorithm.items() if key != "name"}
     task = Task(build(config.model.name, shape, classes), bn=config.model.bn)
-    return make(config.method, task, config.seed, **options)
+    return resting(make(config.method, task, config.seed, **options), config.rest)
 
 
 def federation(config: Config) -> Federation:

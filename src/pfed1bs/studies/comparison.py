@@ -211,7 +211,9 @@ def _work(theirs: Connection, folder: Path) -> None:
 
 def finished(run: Run) -> bool:
     """Whether nothing is left to do."""
-    return (run.folder / "summary.json").exists() and int(str(run.summary["rounds"])) >= run.config.rounds
+    if not (run.folder / "summary.json").exists():
+        return False
+    return bool(run.summary.get("rested")) or int(str(run.summary["rounds"])) >= run.config.rounds
 
 
 def _done(folder: Path) -> int:

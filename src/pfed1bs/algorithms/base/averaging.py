@@ -48,6 +48,11 @@ class Averaging(Method):
         return "local"
 
     @property
+    def rests(self) -> bool:
+        """Where all weights are averaged, the client's own model is begun anew from them, or trained beside them."""
+        return self.body is None
+
+    @property
     def statistics(self) -> list[str]:
         """Names of the buffers that are averaged with the weights: none, or all real ones under model.bn = avg."""
         if self.task.bn == "local":

@@ -29,6 +29,11 @@ class Method(Algorithm):
         return Descent(self.task, self.lr, self.mu, self.momentum)
 
     @property
+    def rests(self) -> bool:
+        """No: there is no shared model to rest from, or the own one is part of it."""
+        return False
+
+    @property
     def trains(self) -> Literal["sampled", "all"]:
         """The sampled clients."""
         return "sampled"

@@ -35,6 +35,11 @@ class Replica(Method):
         return "local"
 
     @property
+    def rests(self) -> bool:
+        """The client's own model is begun anew from the copy in every round."""
+        return True
+
+    @property
     def snapshot_layout(self) -> Layout:
         """The whole model."""
         return {"theta": Floats((self.task.n,))}

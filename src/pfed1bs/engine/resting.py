@@ -1,0 +1,92 @@
+"""When a client's own model rests: as soon as the shared model has nothing more to learn from that client's samples.
+
+Trained for long, a shared model knows every client's few samples by heart. Their gradient dies, and with it what makes
+a model personal: own models drift back to the shared one and get worse, in every method. So a client watches the loss
+at the end of its local work. Once that is below `level` (and all its samples together below LEFT), its own model stays
+as it is. It goes on helping the others; when all rest, the run is over. This costs no byte, sample or gradient.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, buffers_of
+from pfed1bs.wire.messages import Message
+
+LEFT = 6.0  # nats that all samples of a client together may still cost
+MEMORY = 0.8  # weight of the rounds before in the smoothed loss
+OWN = "rest/"  # what the keys of this file begin with
+
+
+@dataclass(frozen=True)
+class Resting:
+    """A method whose clients rest, and the same method in everything else."""
+
+    method: Algorithm
+    level: float  # nats per sample
+
+    def __getattr__(self, name: str) -> object:
+        if name == "method":  # not yet there, while a copy is made
+            raise AttributeError(name)
+        return getattr(self.method, name)
+
+    def init(self, clients: int) -> tuple[State, State]:
+        """Nobody rests."""
+        server, state = self.method.init(clients)
+        marks = {"on": torch.zeros(clients, dtype=torch.bool), "loss": torch.full((clients,), -1.0)}  # -1: no round yet
+        return server, {**state, **_named({**marks, **buffers_of(state)})}
+
+    def absorb(self, clients: State, received: Message, round: int) -> State:
+        """What a client at rest hears does not move its own model."""
+        own = _apart(clients)
+        state = self.method.absorb(_others(clients), received, round)
+        return {**state, "w": _chosen(own["on"], clients["w"], state["w"]), **_named(own)}
+
+    def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
+        """The method's own work; who rested before keeps its model, and who has learnt all rests from now on."""
+        own = _apart(clients)
+        state, said = self.method.local(_others(clients), received, cohort, batches)
+        fresh = state.get("log/fit", state["log/loss"])
+        loss = torch.where(own["loss"] < 0, fresh, MEMORY * own["loss"] + (1 - MEMORY) * fresh)
+        enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level)
+        buffers = {name: _chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
+        on = own["on"] | (loss < enough)
+        w = _chosen(own["on"], clients["w"], state["w"])
+        return {**state, "w": w, **_named({"on": on, "loss": loss, **buffers}), "log/rest": on.to(loss)}, said
+
+    def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
+        """The models of the method; of a client at rest the own one as it was then."""
+        own = _apart(clients)
+        models = self.method.personal(server, _others(clients), cohort, batches)
+        kept = {"w": clients["w"], **buffers_of(own)}
+        mixed = {name: _chosen(own["on"], kept[name], value) for name, value in models["personal"].items()}
+        return {**models, "personal": mixed}
+
+
+def resting(method: Algorithm, level: float) -> Algorithm:
+    """The method with clients that rest below a loss of `level`, if it has a shared model to rest from; 0: itself."""
+    return cast(Algorithm, Resting(method, level)) if level and method.rests else method
+
+
+def over(clients: State) -> bool:
+    """Whether all of these clients rest."""
+    return f"{OWN}on" in clients and bool(clients[f"{OWN}on"].all())
+
+
+def _apart(clients: State) -> State:
+    return {name.removeprefix(OWN): value for name, value in clients.items() if name.startswith(OWN)}
+
+
+def _others(clients: State) -> State:
+    return {name: value for name, value in clients.items() if not name.startswith(OWN)}
+
+
+def _named(state: State) -> State:
+    return {OWN + name: value for name, value in state.items()}
+
+
+def _chosen(on: Tensor, kept: Tensor, value: Tensor) -> Tensor:
+    """Rows of `kept` where `on` (S,), of `value` elsewhere."""
+    return torch.where(on.view(-1, *(1 for _ in value.shape[1:])), kept, value)

@@ -1,0 +1,148 @@
+"""Clients whose own models rest: who rests when, that it changes nothing for the others, and that runs then end."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from flower_desk import RUN, Desk, same
+from pfed1bs.algorithms import REGISTRY, make
+from pfed1bs.data import federate, load
+from pfed1bs.engine import resting as module
+from pfed1bs.engine.contract import Cohort, model_of
+from pfed1bs.engine.exchange import rows
+from pfed1bs.engine.resting import MEMORY, over, resting
+from pfed1bs.engine.rounds import begin, simulate
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
+from pfed1bs.runs.config import Config
+from pfed1bs.runs.run import Run
+from pfed1bs.studies.comparison import finished
+
+CLIENTS = 4
+SIZE = {"sampled": None, "steps": 2, "batch": 8}
+
+
+@cache
+def data():
+    return federate(load("digits"), CLIENTS, "dirichlet:0.5", cap=60)
+
+
+def task():
+    return Task(build("mlp", data().shape, data().num_classes))
+
+
+def method(name, **options):
+    return make(name, task(), **options)
+
+
+def rounds(algorithm, count, **options):
+    return list(simulate(algorithm, data(), rounds=count, **{**SIZE, **options}))
+
+
+SHARED = [name for name in REGISTRY if make(name, Task(build("mlp", (1, 8, 8), 10))).rests]
+
+
+@pytest.fixture(autouse=True)
+def any_loss(monkeypatch):
+    monkeypatch.setattr(module, "LEFT", float("inf"))
+
+
+def halfway(algorithm):
+    """A level that some of the clients are below after one round, and others not."""
+    log = rounds(algorithm, 1)[0].log
+    return float(log.get("fit", log["loss"]).median()) + 1e-6
+
+
+def test_methods_that_have_no_shared_model_do_not_rest():
+    assert "pfed1bs" not in SHARED and "local" not in SHARED and {"pfed1bs-delta", "fedavg-ft", "ditto"} < {*SHARED}
+    alone, shared = method("local"), method("fedavg")
+    assert resting(alone, 0.02) is alone and resting(shared, 0.0) is shared
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_who_rests_keeps_its_model_and_nobody_else_notices(name):
+    bare = method(name)
+    quiet = resting(bare, halfway(bare))
+    plain, rested = rounds(bare, 3), rounds(quiet, 3)
+    assert [done.uplinks for done in rested] == [done.uplinks for done in plain]
+    first, last = rested[0].progress.clients, rested[-1].progress.clients
+    on = first["rest/on"]
+    assert 0 < int(on.sum()) < CLIENTS
+    assert torch.equal(last["w"][on], first["w"][on]) and not torch.equal(last["w"], first["w"])
+    awake = ~last["rest/on"]
+    assert torch.equal(last["w"][awake], plain[-1].progress.clients["w"][awake])
+
+
+def test_a_client_at_rest_is_judged_with_the_model_and_the_statistics_it_had():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10)
+    )
+    for name in ("pfed1bs-delta", "fedavg-ft"):
+        bare = make(name, Task(net))
+        log = rounds(bare, 1)[0].log
+        quiet = resting(bare, float(log["loss"].median()) + 1e-6)
+        done = rounds(quiet, 4)
+        on = done[0].progress.clients["rest/on"].nonzero()[:, 0]
+        then, now = (_personal(quiet, done[i].progress) for i in (0, 3))
+        assert 0 < len(on) < CLIENTS and len(then) > 1
+        for key in then:
+            assert torch.equal(then[key][on], now[key][on])
+        kept = model_of(rounds(bare, 1)[0].progress.clients)  # what local work of round 0 left
+        assert all(torch.equal(now[key][on], kept[key][on]) for key in kept)
+        assert not all(torch.equal(then[key], now[key]) for key in then)
+
+
+def _personal(algorithm, progress):
+    ids = torch.arange(CLIENTS)
+    cohort = Cohort(0, progress.round, ids, data().sizes, progress.seen)
+    batches = data().batches(ids, progress.round, 0, 2, 8)
+    return algorithm.personal(progress.server, rows(progress.clients, ids), cohort, batches)["personal"]
+
+
+def test_the_loss_is_smoothed_over_rounds_and_counts_all_samples_of_a_client(monkeypatch):
+    bare = method("fedavg")
+    quiet = resting(bare, 1e-9)
+    found = rounds(quiet, 2)
+    first, second = (done.log["loss"] for done in found)
+    assert torch.equal(found[0].progress.clients["rest/loss"], first)
+    expected = MEMORY * first + (1 - MEMORY) * second
+    assert torch.allclose(found[1].progress.clients["rest/loss"], expected, rtol=1e-6)
+    few = data().sizes.min()
+    monkeypatch.setattr(module, "LEFT", float(first[data().sizes == few].max() * few) + 1e-3)
+    after = rounds(resting(bare, 1e9), 1)[0].progress.clients["rest/on"]
+    assert torch.equal(after, first * data().sizes < module.LEFT)
+
+
+def test_rounds_end_when_all_rest_and_resuming_adds_none():
+    quiet = resting(method("pfed1bs-delta"), 1e9)
+    done = rounds(quiet, 5)
+    assert len(done) == 1 and done[0].last and over(done[0].progress.clients)
+    assert rounds(quiet, 5, resume=done[0].progress) == []
+    assert not over(begin(method("fedavg"), 3).clients)
+    assert [one.last for one in rounds(method("pfed1bs-delta"), 2)] == [False, False]
+
+
+def test_a_run_that_ends_early_is_judged_saved_and_finished(tmp_path):
+    config = replace(Config(), rest=1e9, rounds=7, clients=4, steps=2, batch=8, evaluate_every=5)
+    config = replace(config, data=replace(config.data, cap=60), algorithm={"name": "fedavg"})
+    run = Run.prepare(config, tmp_path / "run")
+    lines = list(run.rounds())
+    assert len(lines) == 1 and "accuracy" in lines[0] and run.summary["rested"] is True and finished(run)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    again = Run.prepare(replace(config, rest=0.0, rounds=2), tmp_path / "other")
+    list(again.rounds())
+    assert again.summary["rested"] is False and finished(again)
+
+
+def test_a_network_rests_and_ends_as_the_simulator_does(tmp_path):
+    told = {**RUN, "algorithm.name": "pfed1bs-delta", "rounds": 6, "rest": 1e9}
+    desk = Desk(told, tmp_path)
+    over_network = list(desk.server().rounds())
+    simulated = list(simulate(desk.algorithm, desk.data, rounds=6, steps=2, batch=8))
+    assert len(over_network) == len(simulated) == 1 and over_network[-1].last
+    assert over_network[0].uplinks == simulated[0].uplinks
+    for k, state in desk.states(over_network[-1].progress).items():
+        assert same(state, rows(simulated[-1].progress.clients, torch.tensor([k])))
