@@ -25,7 +25,7 @@ class DeComFL(Replica):
     """
 
     lr: float = option(0.05, "eta: step size of fine-tuning, the only place where it counts", POSITIVE, "optimiser")
-    step: float = option(1e-3, "of the shared model", POSITIVE)
+    step: float = option(0.01, "of the shared model; less for larger models", POSITIVE)
     moves: int = option(10, "R: steps of a round, in place of `steps`; both sides have to know it", at_least(1))
     directions: int = option(10, "P: directions of a step", at_least(1))
     radius: float = option(1e-3, "r: how far away the loss is taken, in directions", POSITIVE)
@@ -71,7 +71,7 @@ class DeComFL(Replica):
     def advance(self, copies: State, slopes: Tensor) -> State:
         """Copies after a step against the mean of P slopes; every product and sum is rounded: the same bits for all."""
         w, velocity = copies["theta"], copies.get("velocity")
-        slope = slopes / self.directions + self.mu * w
+        slope = slopes * (1 / self.directions) + self.mu * w
         if velocity is not None:
             slope = velocity = slope + self.beta * velocity
         return {"theta": w - self.step * slope, **present(velocity=velocity)}
