@@ -25,6 +25,13 @@ REPLICAS = [
     ("ef-sign", {"scales": "tensor"}),
     ("stc", {}),
     ("stc", {"p_up": 0.1, "p_down": 0.01, "weights": "equal"}),
+    ("decomfl", {"moves": 2, "directions": 3}),
+    ("decomfl", {"moves": 2, "directions": 3, "beta": 0.9, "draw": "signs"}),
+    ("ferret", {}),
+    ("powersgd", {}),
+    ("powersgd", {"rank": 1, "server_lr": 0.5}),
+    ("eden-two", {}),
+    ("eden-two", {"bits": 1.5, "down_bits": 2.0, "server_lr": 0.3}),
 ]
 replicas = pytest.mark.parametrize(("name", "options"), REPLICAS)
 
@@ -81,6 +88,8 @@ def test_a_snapshot_replaces_all_that_was_missed(name, options):
     assert [item.kind for item in news[0]] == ["snapshot"]
     clients, received = hear(algorithm, algorithm.init(1)[1], news)
     assert torch.equal(clients["theta"][0], done.progress.server["w"]) and received == {}
+    for copied in algorithm.snapshot_layout.keys() - {"theta"}:
+        assert torch.equal(clients[copied][0], done.progress.server[copied])
 
 
 def test_missed_votes_cost_one_message_each():

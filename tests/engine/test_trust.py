@@ -96,6 +96,7 @@ NEVER_NEGATIVE = {
     "pfed1bs-delta": "scale",
     "ef-sign": "scale",
     "eden": "scale",
+    "eden-two": "scale",
     "obcsaa": "norm",
     "fedbat": "scales",
     "fedpaq": "norms",

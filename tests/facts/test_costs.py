@@ -34,6 +34,11 @@ SUMMARY = {  # method: per client up bits, down bits, MiB per round of 20 client
     "fedproto": ((16_448, 81_920, 0.235), (8_256, 40_960, 0.117), (328_320, 1_638_400, 4.689)),
     "dispfl": ((3_460_010, 3_460_010, 16.499), (4_761_258, 4_761_258, 22.703), (260_095_716, 260_095_716, 1240.233)),
     "pfed1bs": ((20_353, 20_353, 0.097), (28_007, 28_007, 0.134), (1_529_974, 1_529_974, 7.295)),
+    "delta-float32": FULL,
+    "decomfl": ((3_200, 3_200, 0.015),) * 3,
+    "ferret": ((20_352, 20_352, 0.097), (28_000, 28_000, 0.134), (1_529_984, 1_529_984, 7.296)),
+    "powersgd": ((92_096, 92_096, 0.439), (248_960, 248_960, 1.187), (3_021_888, 3_021_888, 14.409)),
+    "eden-two": ((26_246, 26_246, 0.125), (52_461, 52_461, 0.250), (1_677_754, 1_677_754, 8.000)),
     "pfed1bs-delta": ((20_385, 20_385, 0.097), (28_039, 28_039, 0.134), (1_530_006, 1_530_006, 7.296)),
 }
 
@@ -51,6 +56,11 @@ def test_every_method_has_the_bits_of_the_summary_table(method):
     [
         ("eden", {"width": 2}, ("16.778", "23.868", "1247.278")),
         ("fedpaq", {"levels": 7}, ("17.469", "24.039", "1313.188")),
+        ("decomfl", {"directions": 20}, ("0.031", "0.031", "0.031")),
+        ("powersgd", {"rank": 1}, ("0.240", "0.698", "8.257")),
+        ("powersgd", {"rank": 4}, ("0.838", "2.165", "26.714")),
+        ("eden-two", {"both": 0.3}, ("0.375", "0.750", "24.000")),
+        ("eden-two", {"both": 1}, ("1.250", "2.500", "80.000")),
     ],
 )
 def test_options_change_the_bits(method, change, totals):
@@ -64,7 +74,8 @@ def test_averaged_batchnorm_statistics_are_charged_both_ways_to_methods_that_ave
     for net in NETS.values():
         detail = replace(net.detail, statistics=net.statistics)
         totals.append(f"{mib(bits('fedavg', net.n, net.m, 20, 20, detail=detail).total):.3f}")
-        assert bits("pfed1bs", net.n, net.m, 20, 20, detail=detail) == bits("pfed1bs", net.n, net.m, 20, 20)
+        for method in ("pfed1bs", "delta-float32"):
+            assert bits(method, net.n, net.m, 20, 20, detail=detail) == bits(method, net.n, net.m, 20, 20)
     assert totals == ["31.056", "42.848", "2335.845"]
 
 
@@ -106,6 +117,7 @@ def test_the_counts_are_those_of_the_networks(name, shape, classes):
     assert net.detail.head == sum(sizes[part.name] for part in task.parts if part.head)
     assert net.detail.features == next(part.shape[1] for part in weights if part.head)
     assert net.detail.tensors == len(weights)
+    assert net.detail.edges == sum(part.shape[0] + sizes[part.name] // part.shape[0] for part in weights)
     assert net.detail.plain == task.n - sum(sizes[part.name] for part in weights)
 
 

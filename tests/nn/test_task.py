@@ -144,6 +144,29 @@ def test_client_alone_equals_itself_inside_a_stack_bit_for_bit_with_one_thread(c
     assert_alike((*alone[:2], one), (grad[1:2], loss[1:2], logits[1:2]))
 
 
+def test_the_loss_without_a_gradient_is_the_same_and_so_are_the_buffers(case):
+    model, shape, classes = case
+    task, w, x, y, buffers = problem(model, shape, classes)
+    before = {name: value.clone() for name, value in buffers.items()}
+    loss, after = task.loss(w, x, y, buffers)
+    _, expected, expected_after = task.gradient(w, x, y, buffers)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    assert after.keys() == expected_after.keys() and all(
+        torch.equal(after[name], expected_after[name]) for name in after
+    )
+    assert all(torch.equal(buffers[name], before[name]) for name in buffers)
+
+
+@pytest.mark.parametrize("batch", [2, 7, 16, 33, 64])
+def test_the_loss_of_a_client_alone_is_that_inside_a_stack_bit_for_bit(batch):
+    for clients in (2, 5, 9):
+        task, w, x, y, _ = problem(build("mlp", (6,), 4), (6,), 4, clients, batch)
+        together = task.loss(w, x, y, {})[0]
+        assert together.tolist() == [
+            float(task.loss(w[k : k + 1], x[k : k + 1], y[k : k + 1], {})[0]) for k in range(clients)
+        ]
+
+
 def test_descend_is_a_step_along_the_gradient(case):
     model, shape, classes = case
     task, w, x, y, buffers = problem(model, shape, classes)

@@ -12,6 +12,7 @@ from pfed1bs.nn.task import Task
 REGISTRY = {  # name on the command line: module and class
     "pfed1bs": "pfed1bs:PFed1BS",
     "pfed1bs-delta": "pfed1bs_delta:PFed1BSDelta",
+    "delta-float32": "delta_float32:DeltaFloat32",
     "local": "local:Local",
     "fedavg": "fedavg:FedAvg",
     "fedavg-ft": "fedavg:FedAvgFT",
@@ -24,6 +25,10 @@ REGISTRY = {  # name on the command line: module and class
     "ef-sign": "ef_sign:EFSign",
     "stc": "stc:STC",
     "fedpaq": "fedpaq:FedPAQ",
+    "decomfl": "decomfl:DeComFL",
+    "ferret": "ferret:Ferret",
+    "powersgd": "powersgd:PowerSGD",
+    "eden-two": "eden_two:EdenTwo",
     "ditto": "ditto:Ditto",
     "pfedme": "pfedme:PFedMe",
     "fedprox": "fedprox:FedProx",

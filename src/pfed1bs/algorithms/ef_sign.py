@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.replica import Replica
+from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.core.options import option
 from pfed1bs.core.votes import sign, unpack
 from pfed1bs.engine.contract import Batches, Cohort, State
@@ -75,9 +75,7 @@ class EFSign(Replica):
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """The mean, summed in float64 by ascending id, compressed together with what was lost before."""
-        mean = server["error"].double()
-        for share, message in zip(cohort.shares(self.weights).tolist(), received, strict=True):
-            update = {**message, "signs": unpack(message["signs"], self.task.n)}
-            mean += share * self.move(update, cohort.round).double()
-        said, error = self.compress(mean.float())
+        unpacked = ({**message, "signs": unpack(message["signs"], self.task.n)} for message in received)
+        updates = (self.move(message, cohort.round) for message in unpacked)
+        said, error = self.compress(summed(server["error"], cohort.shares(self.weights), updates))
         return {"w": server["w"] + self.move(said, cohort.round), **said, "error": error}

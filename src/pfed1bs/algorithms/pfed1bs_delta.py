@@ -105,7 +105,7 @@ class PFed1BSDelta(Method):
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """The step that the last round came to; nothing in round 0."""
-        return {"signs": server["signs"], "scale": server["scale"]} if cohort.round else {}
+        return {name: server[name] for name in self.down} if cohort.round else {}
 
     def snapshot(self, server: State) -> Message:
         """The shared model."""
@@ -116,26 +116,36 @@ class PFed1BSDelta(Method):
         if "theta" in received:
             theta = stack(received["theta"], len(clients["w"])).clone()
         else:
-            theta = clients["theta"] + self.step_of(received["signs"], received["scale"], round - 1)
+            theta = clients["theta"] + self.heard(received, round - 1)
         own = self.keeping.followed(clients, theta - clients["theta"]) if self.follow else {}
         return {**clients, "theta": theta, **own}
 
+    def heard(self, said: Message, round: int) -> Tensor:
+        """How the server's answer of a round moves the shared model."""
+        return self.step_of(said["signs"], said["scale"], round)
+
     def step_of(self, v: Tensor, s: Tensor, round: int) -> Tensor:
-        """The step s Phi_t^T R_t^T v: how the server's answer moves the shared model."""
+        """The step s Phi_t^T R_t^T v."""
         phi = self.code(round)
         r = phi.scaled(v, s)
         return phi.lift(phi.turn_back(r) if self.rotate else r)
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
-        """Delta = u - theta after R steps; a = Phi_t Delta; z = sign(a) and s = |a|_2^2 / |a|_1 are sent."""
-        theta, phi = clients["theta"], self.code(cohort.round)
+        """The update Delta = u - theta after R steps is sent; the client's own model takes its steps."""
+        theta = clients["theta"]
         u, buffers, loss = self.descent.run(theta, buffers_of(clients), batches())
-        delta = u - theta + clients["error"] if self.feedback else u - theta
+        memory, said = self.spoken(clients, u - theta, cohort.round)
+        kept = self.keeping.kept(clients, {"w": u, **buffers}, cohort, batches)
+        return {**kept, **memory, "theta": theta, "log/loss": loss}, said
+
+    def spoken(self, clients: State, delta: Tensor, round: int) -> tuple[State, Message]:
+        """What is sent: z = sign(a) and s = |a|_2^2 / |a|_1 of a = Phi_t Delta; what stays, with error feedback."""
+        phi = self.code(round)
+        delta = delta + clients["error"] if self.feedback else delta
         a = phi.sketch(delta)
         z, s = sign(a), phi.scale(a, shrink=self.feedback)
         memory = {"error": delta - phi.lift(phi.scaled(z, s))} if self.feedback else {}
-        kept = self.keeping.kept(clients, {"w": u, **buffers}, cohort, batches)
-        return {**kept, **memory, "theta": theta, "log/loss": loss}, {"signs": z, "scale": s}
+        return memory, {"signs": z, "scale": s}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """From q = sum_k p_k s_k z_k, in float64 by ascending id: v = sign(R_t q), s = |q|_2^2 / |q|_1, and theta."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.replica import Replica
+from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import FRACTION, option
 from pfed1bs.core.votes import sign
@@ -60,10 +60,8 @@ class STC(Replica):
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """The mean, summed in float64 by ascending id; what is too small to be sent waits here too."""
-        total = server["residual"].double()
-        for share, message in zip(cohort.shares(self.weights).tolist(), received, strict=True):
-            total += share * message["update"].double()
-        waiting = total.float()
+        updates = (message["update"] for message in received)
+        waiting = summed(server["residual"], cohort.shares(self.weights), updates)
         sent = ternary(waiting, kept(self.task.n, self.p_down))
         return {"w": server["w"] + sent, "move": sent, "residual": waiting - sent}
 

@@ -17,20 +17,21 @@ class Detail:
     classes: int = 10  # C: classes in all (fedproto)
     own: int = 2  # c_k: classes of a client (fedproto)
     tensors: int = 2  # weight tensors, each with a scale (fedbat)
-    plain: int = 266  # biases and normalisation, not binarised (fedbat)
+    plain: int = 266  # biases and normalisation, sent as they are (fedbat, powersgd)
     statistics: int = 0  # b: BatchNorm statistics averaged with the model (model.bn = avg)
     width: float = 1  # bits per coordinate (eden)
     levels: int = 1  # s (fedpaq)
     sparsity: float = 1 / 400  # p: share of coordinates that are sent (stc)
     density: float = 0.5  # rho: share of weights that exist (dispfl)
+    moves: int = 10  # R: steps of a round (decomfl)
+    directions: int = 10  # P: directions of a step (decomfl)
+    share: float = 1 / 320  # K / n: coordinates per weight (ferret)
+    rank: int = 2  # r, at most that of every weight tensor (powersgd)
+    edges: int = 1_306  # rows and columns of all weight tensors (powersgd)
+    both: float = 0.1  # bits per coordinate each way (eden-two)
 
 
 Formula = Callable[[int, int, Detail], float]  # n, m, detail -> bits of one message
-
-
-def nothing(n: int, m: int, d: Detail) -> float:
-    """No message."""
-    return 0
 
 
 def dense(n: int, m: int, d: Detail) -> float:
@@ -71,8 +72,13 @@ def masked(n: int, m: int, d: Detail) -> float:
     return 32 * d.density * n + n
 
 
+def ways(formula: Formula) -> tuple[Formula, Formula]:
+    """The same up and down."""
+    return formula, formula
+
+
 FORMULAS: dict[str, tuple[Formula, Formula]] = {  # up and down, per client that takes part
-    "local": (nothing, nothing),
+    "local": ways(lambda n, m, d: 0),
     "fedavg": (dense, dense),
     "fedavg-ft": (dense, dense),
     "fedprox": (dense, dense),
@@ -95,6 +101,11 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {  # up and down, per client that
     "dispfl": (masked, masked),  # one link each way
     "pfed1bs": (sketch, sketch),
     "pfed1bs-delta": (scaled(sketch), scaled(sketch)),
+    "delta-float32": ways(lambda n, m, d: 32 * n),  # statistics stay at the client
+    "decomfl": ways(lambda n, m, d: 32 * d.moves * d.directions),
+    "ferret": ways(lambda n, m, d: 32 * max(1, int(d.share * n + 0.5))),
+    "powersgd": ways(lambda n, m, d: 32 * (d.rank * d.edges + d.plain)),
+    "eden-two": ways(lambda n, m, d: round(d.both * padded(n)) + 32),
 }
 
 
@@ -176,8 +187,12 @@ class Net:
 
 NETS = {
     "mlp": Net(203_530, 0, Detail()),
-    "vgg8": Net(280_074, 736, Detail(head=1_290, features=128, tensors=8, plain=1_370)),
-    "vgg16": Net(15_299_748, 8_448, Detail(head=51_300, features=512, classes=100, own=20, tensors=16, plain=13_796)),
+    "vgg8": Net(280_074, 736, Detail(head=1_290, features=128, tensors=8, plain=1_370, edges=3_205)),
+    "vgg16": Net(
+        15_299_748,
+        8_448,
+        Detail(head=51_300, features=512, classes=100, own=20, tensors=16, plain=13_796, edges=40_319),
+    ),
 }
 DATASETS = {"MNIST": "mlp", "FMNIST": "mlp", "CIFAR-10": "vgg8", "CIFAR-100": "vgg16", "SVHN": "vgg8"}
 CLIENTS = 20

@@ -105,6 +105,12 @@ class Task:
         found = self._gradient(given, penalty, **room) if found is None else found
         return found["grad"], found["loss"], {name: found[name] for name in buffers}
 
+    def loss(self, w: Tensor, x: Tensor, y: Tensor, buffers: State) -> tuple[Tensor, State]:
+        """Losses (K,) and the buffers after one batch per client, in training mode, without a gradient."""
+        given = {"w": w.data, "x": x, "y": y, **buffers}
+        found = self._graphs("loss", self._loss, given) or self._loss(given)
+        return found["loss"], {name: found[name] for name in buffers}
+
     def descend(
         self,
         w: Tensor,
@@ -128,6 +134,14 @@ class Task:
             out = w.clone() if out is None else out if out is w else out.copy_(w)
             found = self._descend({**given, "w": out.data}, lr, mu, names) | {"w": out}
         return found["w"], found["loss"], {name: found[name] for name in buffers}
+
+    @torch.no_grad()
+    def _loss(self, given: State) -> State:
+        """The work of `loss` on named tensors."""
+        w, x, y, buffers = _parted(given)
+        own = {name: value.clone() for name, value in buffers.items()}  # BatchNorm writes its statistics in place
+        logits, _, _ = self._network(self._values(self._views(w), own), x, training=True)
+        return {"loss": _cross_entropy(logits, y)[0], **own}
 
     def _gradient(self, given: State, penalty: Penalty | None = None, grad: Tensor | None = None) -> State:
         """The work of `gradient` on named tensors."""

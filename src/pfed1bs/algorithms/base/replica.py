@@ -1,6 +1,6 @@
 """What all methods with short broadcasts share: every client keeps a copy of the model, and hears its moves."""
 
-from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -41,12 +41,16 @@ class Replica(Method):
 
     @property
     def snapshot_layout(self) -> Layout:
-        """The whole model."""
+        """The whole model; a method may add other fields of the server's state that clients have copies of."""
         return {"theta": Floats((self.task.n,))}
 
-    @abstractmethod
     def move(self, said: Message, round: int) -> Tensor:
         """What the server's decision of a round adds to the model (n,): the same float32 numbers wherever computed."""
+        raise NotImplementedError(f"{type(self).__name__} says neither `move` nor `after`")
+
+    def after(self, copies: State, said: Message, round: int) -> State:
+        """All that everybody has a copy of after the server's decision of a round; by default the model alone."""
+        return {"theta": copies["theta"] + self.move(said, round)}
 
     def init(self, clients: int) -> tuple[State, State]:
         """The first weights, at both sides from the seed."""
@@ -59,15 +63,14 @@ class Replica(Method):
         return {name: server[name] for name in self.down} if cohort.round else {}
 
     def absorb(self, clients: State, received: Message, round: int) -> State:
-        """Move the copy, or replace it by a snapshot."""
-        theta = clients["theta"]
+        """Move the copies, or replace them by a snapshot."""
         if "theta" in received:
-            return {**clients, "theta": received["theta"].expand_as(theta).clone()}
-        return {**clients, "theta": theta + self.move(received, round - 1)}
+            return clients | {name: value.expand_as(clients[name]).clone() for name, value in received.items()}
+        return clients | self.after(clients, received, round - 1)
 
     def snapshot(self, server: State) -> Message:
-        """The whole model."""
-        return {"theta": server["w"]}
+        """The whole model, and what else the layout names."""
+        return {name: server["w" if name == "theta" else name] for name in self.snapshot_layout}
 
     def trained(self, clients: State, batches: Batches) -> tuple[State, Tensor]:
         """The clients after R steps of SGD from the copy, and the way they went (S, n)."""
@@ -88,3 +91,11 @@ class Replica(Method):
         """Locally trained, shared and fine-tuned models."""
         shared = {"w": stack(server["w"], len(clients["w"])), **buffers_of(clients)}
         return Tuning(self.descent, self.tune_steps, self.tune).models(shared, clients, batches, self.judged)
+
+
+def summed(start: Tensor, shares: Tensor, values: Iterable[Tensor]) -> Tensor:
+    """The sum start + sum_k share_k value_k, in float64 by ascending id; values are taken one by one."""
+    total = start.double()
+    for share, value in zip(shares.tolist(), values, strict=True):
+        total += share * value.double()
+    return total.float()
