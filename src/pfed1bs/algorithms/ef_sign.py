@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.averaging import server_step
 from pfed1bs.algorithms.base.replica import Replica
 from pfed1bs.core.options import option
 from pfed1bs.core.votes import sign, unpack
@@ -27,6 +28,7 @@ class EFSign(Replica):
         "one", "how many scales a message has: 32 bits, or 32 for each weight tensor"
     )
     weights: Literal["samples", "equal"] = option("samples", "of the clients in the mean")
+    server_lr: float = server_step()
 
     paper: ClassVar[str] = "Karimireddy et al., ICML 2019"
 
@@ -78,6 +80,6 @@ class EFSign(Replica):
         mean = server["error"].double()
         for share, message in zip(cohort.shares(self.weights).tolist(), received, strict=True):
             update = {**message, "signs": unpack(message["signs"], self.task.n)}
-            mean += share * self.move(update, cohort.round).double()
+            mean += self.server_lr * share * self.move(update, cohort.round).double()
         said, error = self.compress(mean.float())
         return {"w": server["w"] + self.move(said, cohort.round), **said, "error": error}

@@ -23,6 +23,8 @@ class Detail:
     levels: int = 1  # s (fedpaq)
     sparsity: float = 1 / 400  # p: share of coordinates that are sent (stc)
     density: float = 0.5  # rho: share of weights that exist (dispfl)
+    neighbours: int = 2  # links that a client hears (dispfl)
+    norm: int = 0  # scales and shifts of normalisation, which stay at the client (fedbn)
 
 
 Formula = Callable[[int, int, Detail], float]  # n, m, detail -> bits of one message
@@ -41,6 +43,11 @@ def dense(n: int, m: int, d: Detail) -> float:
 def body(n: int, m: int, d: Detail) -> float:
     """All weights but the head's."""
     return 32 * (n - d.head)
+
+
+def twice(n: int, m: int, d: Detail) -> float:
+    """A model and a gradient."""
+    return 64 * n
 
 
 def signs(n: int, m: int, d: Detail) -> float:
@@ -92,7 +99,10 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {  # up and down, per client that
     "fedbat": (lambda n, m, d: n - d.plain + 32 * (d.tensors + d.plain), dense),
     "fedpaq": (lambda n, m, d: n * (1 + ceil(log2(d.levels + 1))) + 32, dense),
     "fedproto": (lambda n, m, d: d.own * 32 * (d.features + 1), lambda n, m, d: 32 * d.features * d.classes),
-    "dispfl": (masked, masked),  # one link each way
+    "dispfl": (masked, lambda n, m, d: d.neighbours * masked(n, m, d)),
+    "fedbn": (lambda n, m, d: 32 * (n - d.norm), lambda n, m, d: 32 * (n - d.norm)),
+    "knnper": (dense, dense),
+    "scaffold": (twice, twice),
     "pfed1bs": (sketch, sketch),
     "pfed1bs-delta": (scaled(sketch), scaled(sketch)),
 }
@@ -141,7 +151,7 @@ def bits(
         raise ValueError(f"no cost formula for {method!r}; there are {', '.join(FORMULAS)}")
     detail = detail or Detail()
     up, down = FORMULAS[method]
-    extra = 32 * detail.statistics if down in (dense, body) else 0
+    extra = 32 * detail.statistics if down in (dense, body, twice) else 0
     return Cost(
         up=ceil(up(n, m, detail)) + extra,
         down=ceil(down(n, m, detail)) + extra,
@@ -176,8 +186,12 @@ class Net:
 
 NETS = {
     "mlp": Net(203_530, 0, Detail()),
-    "vgg8": Net(280_074, 736, Detail(head=1_290, features=128, tensors=8, plain=1_370)),
-    "vgg16": Net(15_299_748, 8_448, Detail(head=51_300, features=512, classes=100, own=20, tensors=16, plain=13_796)),
+    "vgg8": Net(280_074, 736, Detail(head=1_290, features=128, tensors=8, plain=1_370, norm=736)),
+    "vgg16": Net(
+        15_299_748,
+        8_448,
+        Detail(head=51_300, features=512, classes=100, own=20, tensors=16, plain=13_796, norm=8_448),
+    ),
 }
 DATASETS = {"MNIST": "mlp", "FMNIST": "mlp", "CIFAR-10": "vgg8", "CIFAR-100": "vgg16", "SVHN": "vgg8"}
 CLIENTS = 20

@@ -1,0 +1,41 @@
+"""FedBN: everything is averaged but normalisation, which stays at the client (Li et al., ICLR 2021)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithms.base.averaging import Averaging
+from pfed1bs.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class FedBN(Averaging):
+    """FedAvg on all weights but scale and shift of normalisation layers, which are trained along and never leave.
+
+    Judged is the averaged rest under the own normalisation, without further training. LayerNorm and GroupNorm, which
+    the paper has not, count as normalisation. A model without any is trained, and judged, as by FedAvg, bit for bit.
+    """
+
+    paper: ClassVar[str] = "Li et al., ICLR 2021"
+    personalises: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse averaged statistics."""
+        if self.task.bn == "avg":
+            raise UserError("fedbn keeps statistics at the client, and model.bn = avg averages them", "leave it local")
+
+    @cached_property
+    def body(self) -> Tensor | None:
+        """All weights but those of normalisation; None: there are no others."""
+        mask = torch.ones(self.task.n, dtype=torch.bool)
+        for part in self.task.parts:
+            mask[part.slice] = part.kind != "norm"
+        return None if mask.all() else mask
+
+    @property
+    def remark(self) -> str:
+        """That there is nothing to keep, where that is so."""
+        return "" if self.body is not None else "the model has no normalisation layer, so fedbn is fedavg, bit for bit"
