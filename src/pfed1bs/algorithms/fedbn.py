@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import Averaging
-from pfed1bs.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -22,11 +21,6 @@ class FedBN(Averaging):
     paper: ClassVar[str] = "Li et al., ICLR 2021"
     personalises: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        """Refuse averaged statistics."""
-        if self.task.bn == "avg":
-            raise UserError("fedbn keeps statistics at the client, and model.bn = avg averages them", "leave it local")
-
     @cached_property
     def body(self) -> Tensor | None:
         """All weights but those of normalisation; None: there are no others."""
@@ -36,6 +30,13 @@ class FedBN(Averaging):
         return None if mask.all() else mask
 
     @property
+    def statistics(self) -> list[str]:
+        """None is averaged, whatever model.bn says to other methods."""
+        return []
+
+    @property
     def remark(self) -> str:
-        """That there is nothing to keep, where that is so."""
-        return "" if self.body is not None else "the model has no normalisation layer, so fedbn is fedavg, bit for bit"
+        """That there is nothing to keep, or that statistics are kept, where that may surprise."""
+        if self.body is None:
+            return "the model has no scales and shifts of normalisation to keep, so fedbn is fedavg, bit for bit"
+        return "fedbn keeps statistics at the clients, model.bn = avg or not" if self.task.bn == "avg" else ""

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import Averaging
-from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import option
 from pfed1bs.engine.contract import Batches, Cohort, State
-from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
@@ -20,20 +18,15 @@ from pfed1bs.wire.messages import Layout, Message
 class Scaffold(Averaging):
     """y <- y - lr (grad f(y) - c_k + c); then c_k becomes the client's mean gradient, and c the mean of all c_k.
 
-    The gradients are those on the way (control = path, the paper's option II) or R more of them at w (start, option
-    I). With weights = samples, c moves by the weighted mean of the round times S / K, exact where all take part. A
-    client's c_k rests while it is away. Momentum is refused: the way would no longer be a sum of gradients.
+    The gradients are those on the way (control = path: the paper's option II, c_k - c + (w - y) / (R lr)) or R more of
+    them at w (start: option I), ridge included. With weights = samples, c moves by the weighted mean of the round times
+    S / K, exact where all take part. A client's c_k rests while it is away.
     """
 
     control: Literal["path", "start"] = option("path", "where the gradients of c_k are taken: on the way, or at w")
     weights: Literal["equal", "samples"] = option("equal", "of the clients in the means")
 
     paper: ClassVar[str] = "Karimireddy et al., ICML 2020"
-
-    def __post_init__(self) -> None:
-        """Refuse momentum."""
-        if self.momentum:
-            raise UserError(f"scaffold has no momentum, got {self.momentum}", "leave algorithm.momentum at 0")
 
     @property
     def down(self) -> Layout:
@@ -54,22 +47,18 @@ class Scaffold(Averaging):
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R corrected steps, and the new c_k."""
         start, buffers = self.begin(clients, received)
-        walk = Walk(start, None, buffers, torch.zeros(len(start)))
+        w, velocity, total = start, None, torch.zeros_like(clients["c"])
         for x, y in batches():
-            walk = self.descent.advance(walk, x, y, received["c"] - clients["c"], 1.0)
-        if self.control == "path":
-            dc = (start - walk.w) / (batches.steps * self.lr) - received["c"]
-        else:
-            dc = self.mean_gradient(start, buffers, batches) - clients["c"]
-        state = {"w": walk.w, **walk.buffers, "c": clients["c"] + dc, "log/loss": walk.loss}
-        return state, {**self.said(walk.w - start, walk.buffers, cohort), "dc": dc}
-
-    def mean_gradient(self, w: Tensor, buffers: State, batches: Batches) -> Tensor:
-        """Over R batches at w (S, n), ridge included; statistics stay as they are."""
-        total = batches.steps * self.mu * w
-        for x, y in batches("control"):
-            total += self.task.gradient(w, x, y, buffers)[0]
-        return total / batches.steps
+            grad, loss, buffers = self.task.gradient(w, x, y, buffers)
+            total.add_(grad).add_(w, alpha=self.mu)
+            w, velocity = self.descent.step(w, grad + (received["c"] - clients["c"]), velocity)
+        if self.control == "start":
+            total = batches.steps * self.mu * start
+            for x, y in batches("control"):
+                total += self.task.gradient(start, x, y, buffers)[0]
+        dc = total / batches.steps - clients["c"]
+        state = {"w": w, **buffers, "c": clients["c"] + dc, "log/loss": loss}
+        return state, {**self.said(w - start, buffers, cohort), "dc": dc}
 
     def shares(self, cohort: Cohort) -> Tensor:
         """Equal, or by samples."""

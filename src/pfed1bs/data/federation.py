@@ -81,8 +81,8 @@ class Federation:
     def tests(self, ids: Tensor, size: int = 256) -> Samples:
         """Test samples of the clients `ids`, at most `size` of each at a time: inputs (S, E, ...), labels, mask (S, E).
 
-        A client with fewer samples than the largest one has others behind them; the mask is False there. The largest of
-        all K, not of `ids`: products of other sizes would have other bits.
+        A client with fewer samples than the largest one repeats its first; the mask is False there. The largest of all
+        K, not of `ids`: products of other sizes would have other bits.
         """
         return self._each(self.test, ids.tolist(), size)
 
@@ -91,7 +91,10 @@ class Federation:
         parts = [every[k] for k in clients]
         counts = torch.tensor([len(rows) for rows in parts])
         longest = max(len(rows) for rows in every)
-        rows = torch.stack([torch.cat([part, part.new_zeros(longest - len(part))]) for part in parts])
+        fill = [part[:1] if len(part) else part.new_zeros(1) for part in parts]
+        rows = torch.stack(
+            [torch.cat([part, one.expand(longest - len(part))]) for part, one in zip(parts, fill, strict=True)]
+        )
         for start in range(0, longest, size):
             chunk = rows[:, start : start + size].to(self.inputs.device)
             mask = (torch.arange(start, start + chunk.shape[1]) < counts[:, None]).to(self.inputs.device)
