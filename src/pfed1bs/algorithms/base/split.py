@@ -47,7 +47,7 @@ def body(task: Task) -> Tensor:
 
 
 def head(task: Task, method: str) -> Part:
-    """The weight of the last linear layer, (classes, d), for methods that need features and labels."""
+    """The weight of the last linear layer, (classes, d); a task that has none is refused in the name of `method`."""
     for part in task.parts:
         if part.head and part.kind == "weight":
             return part
