@@ -120,6 +120,12 @@ def test_without_holdout_it_trains_as_fedavg_and_all_have_the_same_share():
     assert set(scores) == {"personal", "global", "tuned", "neighbours"}
 
 
+def test_clients_that_hold_nothing_out_have_the_share_that_is_asked_for():
+    data, method = toy(TRAIN, [0, 0, 0, 1, 1, 1, 0, 1, 0, 1]), make("knnper", chain(), holdout=0.0, lam=0.25)
+    personal = judged(method, data, A_THIRD_OF_TEN)["personal"]
+    assert personal["lam"].tolist() == [0.25] and personal["labels"].shape == (1, 10)
+
+
 def test_held_out_samples_are_never_trained_on():
     data = federate(load("digits"), 3, "iid", cap=40)
     method = make("knnper", Task(build("mlp", data.shape, 10)), holdout=0.25)
