@@ -81,7 +81,7 @@ def test_judged_is_the_nearest_prototype_and_beside_it_the_network(bias):
     task = Task(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 3, bias=bias)))
     method = make("fedproto", task)
     w, x = task.init(3)[None], torch.linspace(-3, 3, 50)[None, :, None]
-    means = torch.tensor([[0.3, -0.2], [9.0, 9.0], [-0.5, 0.4]])
+    means = torch.tensor([[0.3, -0.2], [0.0, 0.0], [-0.5, 0.4]])
     server = {"prototypes": torch.cat([torch.tensor([[1.0], [0.0], [1.0]]), means], 1)}  # class 1 has none
     judged = method.personal(server, {"w": w}, cohort(1), given())
     found = method.predict(judged["personal"], x).argmax(-1)[0]
