@@ -10,7 +10,6 @@ from pfed1bs.algorithms.fedavg import FedAvg
 from pfed1bs.algorithms.scaffold import Scaffold
 from pfed1bs.data import federate, load
 from pfed1bs.engine.rounds import simulate
-from pfed1bs.facts.costs import NETS, bits
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from promise import assert_same
@@ -130,13 +129,6 @@ def test_a_client_that_is_away_keeps_its_control():
     away = [k for k in range(4) if k not in second.cohort.ids.tolist()]
     before, after = ({"c": done.progress.clients["c"][away]} for done in (first, second))
     assert_same(before, after)
-
-
-@pytest.mark.parametrize(("net", "shape"), [("mlp", (1, 28, 28)), ("vgg8", (3, 32, 32))])
-def test_a_model_and_a_gradient_go_both_ways(net, shape):
-    method, cost = make("scaffold", Task(build(net, shape, 10))), bits("scaffold", NETS[net].n, NETS[net].m, 1, 1)
-    sizes = [8 * sum(codec.size for codec in layout.values()) for layout in (method.up, method.down)]
-    assert sizes == [cost.up, cost.down]
 
 
 def test_the_control_of_the_path_is_the_papers_second_option():

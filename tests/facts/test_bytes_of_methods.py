@@ -29,6 +29,9 @@ METHODS = [  # name, options that make it the one of the table, what differs fro
     ("fedbat", {}, {}),
     ("fedpaq", {"bucket": 0}, {}),
     ("fedpaq", {"bucket": 0, "levels": 7}, {"levels": 7}),
+    ("fedbn", {}, {}),
+    ("knnper", {}, {}),
+    ("scaffold", {}, {}),
 ]
 
 
@@ -67,7 +70,10 @@ def test_messages_of_stc_have_the_published_length_within_one_percent(net):
     assert sum(lengths) / 10 == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["obda", "signsgd", "ef-sign", "obcsaa", "zsign", "eden", "fedbat", "fedpaq"])
+@pytest.mark.parametrize(
+    "name",
+    ["obda", "signsgd", "ef-sign", "obcsaa", "zsign", "eden", "fedbat", "fedpaq", "fedbn", "knnper", "scaffold"],
+)
 def test_the_simulator_counts_what_the_layouts_say(name):
     data = federate(load("digits"), 4, "iid", cap=20)
     method = make(name, Task(build("mlp", data.shape, data.num_classes)))
