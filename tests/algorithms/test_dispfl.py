@@ -1,5 +1,6 @@
 """DisPFL: two clients computed by hand, the masks, and what a relayed link costs."""
 
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -67,7 +68,7 @@ def replaced(w, mask, scores):
 
 
 def test_weights_are_averaged_over_those_who_have_them_and_trained_under_the_mask():
-    method = make("dispfl", four(), lr=0.5, mu=0.0, horizon=1)
+    method = make("dispfl", four(), lr=0.5, mu=0.0, horizon=1, neighbours=1)
     state, said = method.local(states(), each_others(), cohort(1), given(train=STEPS, regrow=REGROW))
     expected = list(trained())
     assert close(state["w"], expected)
@@ -77,7 +78,7 @@ def test_weights_are_averaged_over_those_who_have_them_and_trained_under_the_mas
 
 
 def test_the_smallest_weight_gives_way_to_the_steepest_and_the_judged_model_keeps_it():
-    method = make("dispfl", four(), lr=0.5, mu=0.0, anneal=1.0, horizon=4, regrow="gradient")
+    method = make("dispfl", four(), lr=0.5, mu=0.0, anneal=1.0, horizon=4, regrow="gradient", neighbours=1)
     batches = given(train=STEPS, regrow=REGROW)
     state, said = method.local(states(), each_others(), cohort(2), batches)  # share (1 + cos(pi / 2)) / 2 of 2 weights
     expected = list(trained())
@@ -92,6 +93,14 @@ def test_the_smallest_weight_gives_way_to_the_steepest_and_the_judged_model_keep
     assert torch.equal(unpack(said["mask"], 4) > 0, torch.tensor(masks))
 
 
+def test_two_neighbours_are_averaged_with_the_own_model():
+    method = make("dispfl", four())
+    third = {"mask/1": torch.tensor([[1.0, -1.0, 1.0, -1.0]] * 2), "values/1": torch.tensor([[10.0, 20.0]] * 2)}
+    mixed = method.mixed(torch.tensor(WEIGHTS), torch.tensor(MASKS).float(), {**each_others(), **third})
+    # weight 0: 1 and 10; 1: 2 and 4; 2: 6 and 20; each under the own mask
+    assert mixed.tolist() == [[5.5, 3.0, 0.0, 0.0], [0.0, 3.0, 13.0, 0.0]]
+
+
 def test_random_regrowth_draws_from_every_clients_own_stream():
     method = make("dispfl", four(), regrow="random")
     scores = method.scores(torch.zeros(2, 4), {}, cohort(3), given())
@@ -99,7 +108,7 @@ def test_random_regrowth_draws_from_every_clients_own_stream():
 
 
 def test_one_client_hears_its_neighbour_without_a_client_axis():
-    method = make("dispfl", four(), lr=0.5, mu=0.0, horizon=1)
+    method = make("dispfl", four(), lr=0.5, mu=0.0, horizon=1, neighbours=1)
     whole, _ = method.local(states(), each_others(), cohort(1), given(train=STEPS, regrow=REGROW))
     first = {name: field[0] for name, field in each_others().items()}
     mine = given(train=[pairs[:1] for pairs in STEPS], regrow=[pairs[:1] for pairs in REGROW])
@@ -108,7 +117,7 @@ def test_one_client_hears_its_neighbour_without_a_client_axis():
 
 
 def test_the_server_relays_the_last_message_of_the_other_client():
-    method = make("dispfl", four())
+    method = make("dispfl", four(), neighbours=1)
     server, clients = method.init(2)
     assert method.broadcast(server, cohort(0)) == {}
     said = {"mask": pack(torch.tensor(MASKS) * 2.0 - 1), "values": torch.tensor([[1.0, 2.0], [4.0, 6.0]])}
@@ -194,15 +203,15 @@ def test_the_highest_are_found_among_the_allowed_and_of_equal_ones_the_first():
 
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (1, 28, 28)), ("vgg8", (3, 32, 32))])
 def test_a_link_costs_the_kept_weights_and_a_mask(name, shape):
-    method, net = make("dispfl", Task(build(name, shape, 10))), NETS[name]
-    cost = bits("dispfl", net.n, net.m, 1, 1, detail=net.detail)
+    method, net = make("dispfl", Task(build(name, shape, 10)), neighbours=1), NETS[name]
+    cost = bits("dispfl", net.n, net.m, 1, 1, detail=replace(net.detail, neighbours=1))
     for layout, formula in ((method.up, cost.up), (method.down, cost.down)):
         assert fixed_size(layout) - HEADER.size == -(-formula // 8)
 
 
-def test_bytes_count_every_link():
+def test_a_tenth_of_twenty_clients_are_neighbours_and_bytes_count_every_link():
     data = federate(load("digits"), 4, "dirichlet:0.5", cap=40)
-    method = make("dispfl", Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))), neighbours=2)
+    method = make("dispfl", Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))))
     first, second = simulate(method, data, rounds=2, sampled=3, steps=2, batch=8)
     link = 4 * 325 + 82  # half of 650 weights, and 650 bits
     assert first.traffic.up == second.traffic.up == 3 * (20 + link)

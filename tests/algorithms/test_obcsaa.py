@@ -35,7 +35,7 @@ def spikes(seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("votes", ["hard", "soft"])
 def test_clients_that_agree_move_the_model_where_and_as_far_as_they_want(votes):
-    algorithm, x = method(votes=votes, support="client"), spikes(0)
+    algorithm, x = method(decode="sum", votes=votes, support="client"), spikes(0)
     server, _ = algorithm.init(2)
     after = algorithm.aggregate(server, said(algorithm, torch.stack([x, x])), cohort([1, 3]))
     move = after["w"] - server["w"]
@@ -47,14 +47,15 @@ def test_the_union_lets_more_coordinates_move_than_one_client_keeps():
     updates = torch.stack([spikes(1), spikes(2)])
     moved = {}
     for support in ("client", "union"):
-        algorithm = method(support=support)
+        algorithm = method(decode="sum", support=support)
         moved[support] = int((algorithm.mean(said(algorithm, updates), cohort([1, 1])) != 0).sum())
     assert moved == {"client": 10, "union": 20}
 
 
-def test_clients_that_did_not_move_have_no_vote():
-    algorithm, x = method(support="client"), spikes(0)
-    mean = algorithm.mean(said(algorithm, torch.stack([torch.zeros(N), x])), cohort([9, 1]))
+@pytest.mark.parametrize("options", [{}, {"decode": "sum", "support": "client"}])
+def test_clients_that_did_not_move_have_no_vote(options):
+    algorithm, x = method(**options), spikes(0)
+    mean = algorithm.mean(said(algorithm, torch.stack([torch.zeros(N), x])), cohort([9, 1])).float()
     assert float(mean @ x / mean.norm() / x.norm()) > 0.99
     assert float(mean.norm()) == pytest.approx(float(x.norm()) / 10, rel=1e-3)
 
@@ -64,3 +65,33 @@ def test_without_norms_the_step_has_the_length_of_the_server():
     server, _ = algorithm.init(1)
     after = algorithm.aggregate(server, said(algorithm, x[None]), cohort([1]))
     assert float((after["w"] - server["w"]).norm()) == pytest.approx(0.25, rel=1e-3)
+
+
+def test_each_update_is_reconstructed_with_its_own_length_and_then_averaged():
+    algorithm, updates = method(iterations=100), torch.stack([spikes(1), 3 * spikes(2)])
+    messages = said(algorithm, updates)
+    mean = algorithm.mean(messages, cohort([1, 3]))
+    single = [algorithm.compressor.decompress(message, cohort([1])) for message in messages]
+    assert torch.allclose(mean, (0.25 * single[0] + 0.75 * single[1]).double())
+    true = 0.25 * updates[0] + 0.75 * updates[1]
+    assert float(mean.float() @ true / mean.norm() / true.norm()) > 0.99
+    assert float(mean.norm() / true.norm()) == pytest.approx(1, rel=0.01)
+
+
+def test_a_sum_of_many_updates_is_not_reconstructed_where_each_of_them_is():
+    """Ten clients of ten entries and 1024 signs: the sum has ten signs for each of its entries."""
+    updates = torch.stack([spikes(seed) for seed in range(10)])
+    true, who = updates.mean(0), cohort([1] * 10)
+    found = {}
+    for decode in ("each", "sum"):
+        algorithm = method(decode=decode, iterations=30)
+        mean = algorithm.mean(said(algorithm, updates), who).float()
+        found[decode] = float(mean @ true / mean.norm() / true.norm()), float(mean.norm() / true.norm())
+    assert found["each"][0] > 0.98 and found["each"][1] == pytest.approx(1, abs=0.03)
+    assert found["sum"][0] < 0.8 and found["sum"][1] > 2.5  # as long as one of them, not as their mean
+
+
+def test_a_run_is_told_that_a_sum_may_have_too_many_entries():
+    assert method().remark == method(decode="sum", support="client").remark == ""
+    assert "1,024 signs stand for 10 entries" in method(decode="sum").remark
+    assert "with more than 5 clients in a round" in method(decode="sum").remark

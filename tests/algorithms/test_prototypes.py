@@ -9,7 +9,8 @@ from torch import nn
 from pfed1bs.algorithms import make
 from pfed1bs.data import federate, load
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.rounds import simulate
+from pfed1bs.engine.rounds import begin, simulate
+from pfed1bs.engine.scores import evaluate
 from pfed1bs.facts.costs import Detail, bits
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import HEADER
@@ -75,23 +76,42 @@ def test_nothing_is_broadcast_before_there_is_a_prototype():
     assert list(method.broadcast({"prototypes": table([0.0, 0.0], [1.0, 0.0])}, cohort(1))) == ["prototypes"]
 
 
-def test_the_nearest_prototype_is_found_by_a_linear_head():
-    task = Task(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 3)))
+@pytest.mark.parametrize("bias", [True, False])
+def test_judged_is_the_nearest_prototype_and_beside_it_the_network(bias):
+    task = Task(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 3, bias=bias)))
     method = make("fedproto", task)
     w, x = task.init(3)[None], torch.linspace(-3, 3, 50)[None, :, None]
-    means = torch.tensor([[0.3, -0.2], [9.0, 9.0], [-0.5, 0.4]])
+    means = torch.tensor([[0.3, -0.2], [0.0, 0.0], [-0.5, 0.4]])
     server = {"prototypes": torch.cat([torch.tensor([[1.0], [0.0], [1.0]]), means], 1)}  # class 1 has none
     judged = method.personal(server, {"w": w}, cohort(1), given())
-    found = task.logits(judged["prototype"]["w"], x, {}).argmax(-1)[0]
+    found = method.predict(judged["personal"], x).argmax(-1)[0]
     distance = torch.cdist(task.features(w, x, {})[0], means)
     distance[:, 1] = torch.inf
     assert torch.equal(found, distance.argmin(1)) and set(found.tolist()) == {0, 2}
-    assert torch.equal(judged["personal"]["w"], w)
+    assert torch.equal(method.predict(judged["network"], x), task.logits(w, x, {}))
 
 
-def test_a_head_without_bias_is_judged_by_its_own_model_alone():
+def test_a_prototype_at_a_distance_of_one_is_nearer_than_one_at_two():
     method = make("fedproto", chain())
-    assert list(method.personal({"prototypes": torch.ones(2, 2)}, states(), cohort(1), given())) == ["personal"]
+    model = {"w": torch.tensor([[1.0, 5.0, -5.0]]), "prototypes": table([1.0, 3.0], [1.0, 0.0])[None]}
+    x = torch.tensor([[[2.0], [1.0], [-3.0]]])  # features 2, 1, -3; prototypes 3 and 0; the head prefers class 0
+    assert close(method.predict(model, x), [[[1.5, 0.0], [-1.5, 0.0], [-13.5, 0.0]]])  # 3 f - 9 / 2, and 0
+
+
+def test_the_accuracy_of_a_run_is_that_of_the_nearest_prototype():
+    data = federate(load("digits"), 4, "dirichlet:0.5", cap=40)
+    method = make("fedproto", Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))))
+    first = begin(method, 4)
+    assert list(evaluate(method, data, first)) == ["personal"]  # there is no prototype yet
+    *_, done = simulate(method, data, rounds=3, steps=5, batch=8)
+    scores = evaluate(method, data, done.progress)
+    assert list(scores) == ["personal", "network"]
+    table, right = done.progress.server["prototypes"], 0
+    for k, rows in enumerate(data.test):
+        h = method.task.features(done.progress.clients["w"][k][None], data.inputs[rows][None], {})[0]
+        distance = torch.cdist(h, table[:, 1:]).masked_fill(table[:, 0] == 0, torch.inf)
+        right += int((distance.argmin(1) == data.labels[rows]).sum())
+    assert int(scores["personal"].correct.sum()) == right != int(scores["network"].correct.sum())
 
 
 def test_without_a_pull_it_is_local_only():

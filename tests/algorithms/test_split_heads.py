@@ -107,3 +107,12 @@ class Turned(nn.Module):
 
     def forward(self, x):
         return self.layers["head"](self.layers["body"](x.unsqueeze(1)).squeeze(1))
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedproto", "knnper", "fedavg-ft"])
+def test_methods_that_need_a_head_say_so(name):
+    options = {"tune": "head"} if name == "fedavg-ft" else {}
+    with pytest.raises(ValueError, match=r"last torch.nn.Linear|ends in a trainable torch.nn.Linear"):
+        method = make(name, Task(nn.Sequential(nn.Conv1d(1, 2, 1), nn.Flatten())), **options)
+        server, clients = method.init(2)
+        method.personal(server, clients, cohort(), given(tune=HEAD_STEPS))

@@ -4,7 +4,7 @@ Two classes, nine features of norm at most one and a bias: n = 20 weights, n' = 
 recomputed with a dense Phi and the softmax written out, and must end where the method ends.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import pytest
@@ -17,7 +17,6 @@ from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import smooth_l1
 from pfed1bs.core.votes import pack, sign
 from pfed1bs.data import Federation
-from pfed1bs.data.batches import ClientBatches
 from pfed1bs.engine.rounds import begin, simulate
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.diagnostics import objectives, potential
@@ -41,7 +40,8 @@ class FullBatch(Federation):
 
     def batches(self, ids, round, seed, steps, batch):
         rows = torch.stack([self.train[k].repeat(BATCH // len(self.train[k])) for k in ids.tolist()])
-        return ClientBatches(self.inputs, self.labels, steps, lambda name, count: rows.expand(count, *rows.shape))
+        drawn = super().batches(ids, round, seed, steps, batch)
+        return replace(drawn, rows=lambda name, count: rows.expand(count, *rows.shape))
 
 
 @dataclass(frozen=True)

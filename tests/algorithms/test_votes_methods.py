@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfed1bs.algorithms import make
+from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.algorithms.stc import ternary
+from pfed1bs.core.options import keys
 from pfed1bs.core.votes import pack
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.engine.contract import Algorithm, Cohort, State
@@ -190,6 +191,25 @@ def test_ef_sign_adds_the_servers_memory_before_it_signs():
     assert after["signs"].tolist() == [1, 1, -1, 1] and float(after["scale"]) == 1.25
     assert after["error"].tolist() == [1.25, -0.75, 0.75, 0.25]
     assert after["w"].tolist() == [1.5, 1.75, -1.5, 1.25]
+
+
+def test_the_step_of_the_server_scales_the_mean_and_not_what_waits():
+    ef, stc = tiny("ef-sign", server_lr=0.5), tiny("stc", p_up=0.5, p_down=0.25, server_lr=0.5)
+    server = {**ef.init(1)[0], "error": torch.tensor([0.0, 0, 0, 4])}
+    message = {"signs": pack(torch.tensor([1.0, 1, -1, -1])), "scale": torch.tensor(2.0)}
+    after = ef.aggregate(server, [message], cohort([3]))
+    assert (after["w"] - server["w"] + after["error"]).tolist() == [1, 1, -1, 3]  # memory + (2, 2, -2, -2) / 2
+    server = {**stc.init(1)[0], "residual": torch.tensor([0.0, 0, 3, 0])}
+    after = stc.aggregate(server, [{"update": torch.tensor([8.0, -8, 0, 0])}], cohort([1]))
+    assert (after["move"] + after["residual"]).tolist() == [4, -4, 3, 0]
+
+
+def test_every_method_that_averages_updates_has_the_step_of_the_server():
+    votes, steps = {"obda", "signsgd"}, {"pfed1bs-delta", "delta-float32", "decomfl"}  # steps by another name
+    own = votes | steps | {"pfed1bs", "local", "fedproto", "dispfl"}  # the last have no shared weights
+    have = {name for name in REGISTRY if "server_lr" in keys(algorithm_class(name))}
+    assert have == set(REGISTRY) - own
+    assert {keys(algorithm_class(name))["server_lr"].default for name in have} == {1.0}
 
 
 def test_ternary_keeps_the_largest_with_their_mean_magnitude():

@@ -1,5 +1,7 @@
 """Mini-batches and test batches of stacked clients."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -137,3 +139,40 @@ def test_test_batches_cover_every_test_sample_once_where_the_mask_is_true():
             assert set(zip(x[row, :, 0].tolist(), y[row].tolist(), strict=True)) <= own
     for row in range(2):
         assert sorted(seen[row]) == sorted(federation.inputs[federation.test[ids[row]], 0].tolist())
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_batches_of_a_first_share_and_the_samples_behind_it_have_nothing_in_common(share):
+    federation = federate(numbered(200), clients=3, scheme="dirichlet:1", min_size=5)
+    ids = torch.tensor([2, 0])
+    batches = federation.batches(ids, round=1, seed=0, steps=40, batch=4)
+    front, back, drawn = ([set(), set()] for _ in range(3))
+    for found, part in ((front, (0, share)), (back, (share, 1))):
+        for x, y, mask in batches.samples(*part):
+            assert x.shape[:2] == y.shape == mask.shape
+            for row in range(2):
+                found[row] |= set(x[row, mask[row], 0].tolist())
+    for x, _ in batches.first(share)():
+        for row in range(2):
+            drawn[row] |= set(x[row, :, 0].tolist())
+    for row, k in enumerate(ids.tolist()):
+        own = federation.inputs[federation.train[k], 0].tolist()
+        assert len(front[row]) == int(share * len(own)) and len(front[row]) + len(back[row]) == len(own)
+        assert front[row] == set(own[: len(front[row])]) and back[row] == set(own[len(front[row]) :])
+        assert drawn[row] == front[row]
+
+
+def test_all_samples_come_once_and_batches_of_all_are_the_plain_ones(federation):
+    batches = federation.batches(torch.tensor([1]), round=0, seed=0, steps=3, batch=8)
+    seen = [value for x, _, mask in batches.samples() for value in x[0, mask[0], 0].tolist()]
+    assert sorted(seen) == sorted(federation.inputs[federation.train[1], 0].tolist())
+    for (x, _), (plain, _) in zip(batches.first(1.0)(), batches(), strict=True):
+        assert torch.equal(x, plain)
+
+
+def test_a_client_without_samples_behind_a_share_has_a_mask_that_is_false(federation):
+    few = replace(federation, train=(federation.train[0][:1], federation.train[1]))
+    batches = few.batches(torch.tensor([0, 1]), round=0, seed=0, steps=1, batch=2)
+    (x, _, mask), *_ = batches.samples(0.8, 1)
+    assert x.shape[0] == 2 and not mask[0].any() and mask[1].all()
+    assert torch.equal(next(batches.first(0.1)())[0][0], few.inputs[federation.train[0][:1]].expand(2, -1))

@@ -38,6 +38,9 @@ METHODS = [  # name, options that make it the one of the table, what differs fro
     ("powersgd", {"rank": 4}, {"rank": 4}),
     ("eden-two", {}, {}),
     ("eden-two", {"bits": 1}, {"both": 1}),
+    ("fedbn", {}, {}),
+    ("knnper", {}, {}),
+    ("scaffold", {}, {}),
 ]
 
 
@@ -78,7 +81,7 @@ def test_messages_of_stc_have_the_published_length_within_one_percent(net):
 
 @pytest.mark.parametrize(
     "name",
-    ["obda", "signsgd", "ef-sign", "obcsaa", "zsign", "eden", "fedbat", "fedpaq"]
+    ["obda", "signsgd", "ef-sign", "obcsaa", "zsign", "eden", "fedbat", "fedpaq", "fedbn", "knnper", "scaffold"]
     + ["delta-float32", "decomfl", "ferret", "powersgd", "eden-two"],
 )
 def test_the_simulator_counts_what_the_layouts_say(name):

@@ -21,7 +21,7 @@ BODY = ((6_430_720, 6_430_720, 30.664), (8_921_088, 8_921_088, 42.539), (487_950
 BIT = ((203_530, 203_530, 0.971), (280_074, 280_074, 1.335), (15_299_748, 15_299_748, 72.955))
 SUMMARY = {  # method: per client up bits, down bits, MiB per round of 20 clients, for the three networks
     "local": ((0, 0, 0),) * 3,
-    **dict.fromkeys(("fedavg", "fedavg-ft", "fedprox", "ditto", "pfedme", "perfedavg", "apfl"), FULL),
+    **dict.fromkeys(("fedavg", "fedavg-ft", "fedprox", "ditto", "pfedme", "perfedavg", "apfl", "knnper"), FULL),
     **dict.fromkeys(("fedrep", "fedper"), BODY),
     **dict.fromkeys(("obda", "signsgd"), BIT),
     "ef-sign": ((203_562, 203_562, 0.971), (280_106, 280_106, 1.336), (15_299_780, 15_299_780, 72.955)),
@@ -32,7 +32,12 @@ SUMMARY = {  # method: per client up bits, down bits, MiB per round of 20 client
     "fedpaq": ((407_092, 6_512_960, 16.499), (560_180, 8_962_368, 22.704), (30_599_528, 489_591_936, 1240.233)),
     "stc": ((5_689, 5_689, 0.027), (7_823, 7_823, 0.037), (425_127, 425_127, 2.027)),
     "fedproto": ((16_448, 81_920, 0.235), (8_256, 40_960, 0.117), (328_320, 1_638_400, 4.689)),
-    "dispfl": ((3_460_010, 3_460_010, 16.499), (4_761_258, 4_761_258, 22.703), (260_095_716, 260_095_716, 1240.233)),
+    "dispfl": ((3_460_010, 6_920_020, 24.748), (4_761_258, 9_522_516, 34.055), (260_095_716, 520_191_432, 1860.350)),
+    "fedbn": ((6_512_960, 6_512_960, 31.056), (8_938_816, 8_938_816, 42.624), (489_321_600, 489_321_600, 2333.267)),
+    "scaffold": (
+        *((13_025_920, 13_025_920, 62.112), (17_924_736, 17_924_736, 85.472)),
+        (979_183_872, 979_183_872, 4669.113),
+    ),
     "pfed1bs": ((20_353, 20_353, 0.097), (28_007, 28_007, 0.134), (1_529_974, 1_529_974, 7.295)),
     "delta-float32": FULL,
     "decomfl": ((3_200, 3_200, 0.015),) * 3,
@@ -61,6 +66,7 @@ def test_every_method_has_the_bits_of_the_summary_table(method):
         ("powersgd", {"rank": 4}, ("0.838", "2.165", "26.714")),
         ("eden-two", {"both": 0.3}, ("0.375", "0.750", "24.000")),
         ("eden-two", {"both": 1}, ("1.250", "2.500", "80.000")),
+        ("dispfl", {"neighbours": 1}, ("16.499", "22.703", "1240.233")),
     ],
 )
 def test_options_change_the_bits(method, change, totals):
@@ -118,6 +124,7 @@ def test_the_counts_are_those_of_the_networks(name, shape, classes):
     assert net.detail.features == next(part.shape[1] for part in weights if part.head)
     assert net.detail.tensors == len(weights)
     assert net.detail.edges == sum(part.shape[0] + sizes[part.name] // part.shape[0] for part in weights)
+    assert net.detail.norm == sum(sizes[part.name] for part in task.parts if part.kind == "norm")
     assert net.detail.plain == task.n - sum(sizes[part.name] for part in weights)
 
 

@@ -38,7 +38,7 @@ VARIANTS = [
     {"algorithm.name": "pfed1bs", "algorithm.start": "own", "algorithm.v0": "sketch"},
     {"algorithm.name": "pfed1bs-delta", "algorithm.keep": "best"},
     {"algorithm.name": "local", "algorithm.train": "all"},
-    {"algorithm.name": "dispfl", "algorithm.neighbours": 2},
+    {"algorithm.name": "dispfl", "algorithm.neighbours": 1},
     {"algorithm.name": "signsgd", "rounds": 6, "sampled": 2},
     {"algorithm.name": "stc", "rounds": 6, "sampled": 1, "min_clients": 1},
 ]

@@ -38,6 +38,9 @@ REGISTRY = {  # name on the command line: module and class
     "apfl": "apfl:APFL",
     "fedproto": "fedproto:FedProto",
     "dispfl": "dispfl:DisPFL",
+    "fedbn": "fedbn:FedBN",
+    "knnper": "knnper:KNNPer",
+    "scaffold": "scaffold:Scaffold",
 }
 
 

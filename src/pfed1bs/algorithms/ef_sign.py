@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.averaging import server_step
 from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.core.options import option
 from pfed1bs.core.votes import sign, unpack
@@ -27,6 +28,7 @@ class EFSign(Replica):
         "one", "how many scales a message has: 32 bits, or 32 for each weight tensor"
     )
     weights: Literal["samples", "equal"] = option("samples", "of the clients in the mean")
+    server_lr: float = server_step()
 
     paper: ClassVar[str] = "Karimireddy et al., ICML 2019"
 
@@ -77,5 +79,5 @@ class EFSign(Replica):
         """The mean, summed in float64 by ascending id, compressed together with what was lost before."""
         unpacked = ({**message, "signs": unpack(message["signs"], self.task.n)} for message in received)
         updates = (self.move(message, cohort.round) for message in unpacked)
-        said, error = self.compress(summed(server["error"], cohort.shares(self.weights), updates))
+        said, error = self.compress(summed(server["error"], self.server_lr * cohort.shares(self.weights), updates))
         return {"w": server["w"] + self.move(said, cohort.round), **said, "error": error}

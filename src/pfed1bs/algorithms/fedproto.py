@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pfed1bs.algorithms.base.method import Method
-from pfed1bs.core.errors import UserError
+from pfed1bs.algorithms.base.split import head
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, present, stack
 from pfed1bs.nn.task import Part, Penalty
@@ -20,11 +20,10 @@ from pfed1bs.wire.rows import CountedRows, Rows
 
 @dataclass(frozen=True)
 class FedProto(Method):
-    """Judged are the client's own model, "personal", and the nearest prototype, "prototype", both over all classes.
+    """Judged is the nearest prototype, and beside it the client's own "network", both over all classes.
 
-    The paper weights clients by samples, the authors' code equally: `weighting`. As in that code the squared distance
-    is averaged over the d features. Prototypes are taken after training, over an epoch of batches but no more than a
-    round has; a class that nobody of a round holds keeps its last. lam = 0 is Local-only, to rounding.
+    The paper weights clients by samples, the authors' code equally: `weighting`. Prototypes are taken after training,
+    over an epoch of batches but no more than a round has; a class that nobody of a round holds keeps its last.
     """
 
     lam: float = option(1.0, "lambda: pull of the features towards the prototypes of their classes", NOT_NEGATIVE)
@@ -38,10 +37,7 @@ class FedProto(Method):
     @cached_property
     def head(self) -> Part:
         """The weight of the last linear layer, (classes, d)."""
-        for part in self.task.parts:
-            if part.head and part.kind == "weight":
-                return part
-        raise UserError("fedproto needs a model that ends in a trainable torch.nn.Linear, and this one has none")
+        return head(self.task, "fedproto")
 
     @property
     def down(self) -> Layout:
@@ -99,12 +95,15 @@ class FedProto(Method):
         return {**server, "prototypes": torch.where(total[:, :1] > 0, new, server["prototypes"])}
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
-        """The client's model, and the same with logits <c, f> - |c|^2 / 2, greatest for the nearest prototype c."""
-        model, known, table = model_of(clients), server["prototypes"][:, 0], server["prototypes"][:, 1:]
-        bias = [part.slice for part in self.task.parts if part.head and part.kind == "bias"]
-        if not bias or not known.any():
-            return {"personal": model}
-        w = model["w"].clone()
-        w[:, self.head.slice] = table.flatten()
-        w[:, bias[0]] = torch.where(known > 0, -table.square().sum(1) / 2, -1e9)  # never one that does not exist
-        return {"personal": model, "prototype": {**model, "w": w}}
+        """Features and prototypes, and the client's network; the network alone before there is a prototype."""
+        network, table = model_of(clients), server["prototypes"]
+        judged = {**network, "prototypes": table.expand(len(clients["w"]), -1, -1)}
+        return {"personal": judged, "network": network} if table[:, 0].any() else {"personal": network}
+
+    def predict(self, model: State, x: Tensor) -> Tensor:
+        """Logits <c, f> - |c|^2 / 2, greatest for the prototype c that is nearest to the features f."""
+        if "prototypes" not in model:
+            return super().predict(model, x)
+        known, means = model["prototypes"][:, None, :, 0], model["prototypes"][..., 1:]
+        near = self.task.features(model["w"], x, buffers_of(model)) @ means.mT - means.square().sum(-1)[:, None] / 2
+        return near.where(known > 0, -1e9)  # never one that does not exist

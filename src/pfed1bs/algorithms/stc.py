@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.averaging import server_step
 from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import FRACTION, option
@@ -28,6 +29,7 @@ class STC(Replica):
     p_up: float = option(1 / 400, "share of the weights that a client sends", FRACTION)
     p_down: float = option(1 / 400, "share of the weights that the server sends", FRACTION)
     weights: Literal["samples", "equal"] = option("samples", "of the clients in the mean")
+    server_lr: float = server_step()
 
     paper: ClassVar[str] = "Sattler et al., IEEE TNNLS 2020"
 
@@ -61,7 +63,7 @@ class STC(Replica):
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """The mean, summed in float64 by ascending id; what is too small to be sent waits here too."""
         updates = (message["update"] for message in received)
-        waiting = summed(server["residual"], cohort.shares(self.weights), updates)
+        waiting = summed(server["residual"], self.server_lr * cohort.shares(self.weights), updates)
         sent = ternary(waiting, kept(self.task.n, self.p_down))
         return {"w": server["w"] + sent, "move": sent, "residual": waiting - sent}
 

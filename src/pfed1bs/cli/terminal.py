@@ -42,6 +42,8 @@ def watch(run: Run, resume: bool, label: str, again: str) -> None:
     """Do the rounds with a bar on a terminal, one line per evaluation otherwise; `again` is how they go on."""
     progress = need("rich.progress", "cli")
     console = need("rich.console", "cli").Console(stderr=True)
+    if run.algorithm.remark:
+        print(f"{label}: {run.algorithm.remark}", file=sys.stderr)
     columns = (*progress.Progress.get_default_columns(), progress.TextColumn("{task.fields[news]}"))
     try:
         with (

@@ -1,7 +1,7 @@
 """Mini-batches of many clients at once, each client drawn from its own stream."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,6 +9,8 @@ from torch import Tensor
 from pfed1bs.core.rng import stream
 
 Key = tuple[int, str, int, int]  # seed, name, client, round
+Samples = Iterator[tuple[Tensor, Tensor, Tensor]]  # inputs (S, E, ...), labels (S, E), mask (S, E): False is padding
+AT = "@"  # between a name and the share of the samples that its batches are drawn from
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,15 @@ class ClientBatches:
     inputs: Tensor  # (N, *shape) samples of all clients
     labels: Tensor  # (N,)
     steps: int
-    rows: Callable[[str, int], Tensor]  # (steps, S, B) rows of `inputs` for a name
+    rows: Callable[[str, int], Tensor]  # (steps, S, B) rows of `inputs` for a name, or for "name@share"
+    samples: Callable[..., Samples]  # all training samples between two shares, 0 and 1 unless told
     mirrored: Callable[[str, int], Tensor] | None = None  # (steps, S, B) which images to flip
+    share: float = 1.0  # of every client's samples, that batches are drawn from
 
     def __call__(self, name: str = "train", steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs of inputs (S, B, ...) and labels (S, B)."""
         count = self.steps if steps is None else steps
+        name = name if self.share == 1 else f"{name}{AT}{self.share}"
         rows = self.rows(name, count).to(self.inputs.device)
         labels = self.labels[rows]
         mirrored = None if self.mirrored is None else self.mirrored(name, count).to(self.inputs.device)
@@ -32,6 +37,16 @@ class ClientBatches:
             if mirrored is not None:
                 x = torch.where(mirrored[step][..., None, None, None], x.flip(-1), x)
             yield x, labels[step]
+
+    def first(self, share: float) -> "ClientBatches":
+        """Batches of the first `share` of every client's samples alone."""
+        return replace(self, share=share)
+
+
+def cut(rows: Tensor, start: float, stop: float) -> Tensor:
+    """The rows between two shares of their number; those before any share but 0 are one at least."""
+    low, high = (max(1, int(share * len(rows))) if share else 0 for share in (start, stop))
+    return rows[low:high]
 
 
 def draw(own: Tensor, steps: int, batch: int, key: Key) -> Tensor:

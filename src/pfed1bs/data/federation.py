@@ -1,6 +1,6 @@
 """The samples of all clients in one tensor, each client's training and test part, and who holds what."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
-from pfed1bs.data.batches import ClientBatches, draw, flips
+from pfed1bs.data.batches import AT, ClientBatches, Samples, cut, draw, flips
 from pfed1bs.data.dataset import Dataset, Inputs
 from pfed1bs.data.partitions import Indices, generator, partition
 
@@ -65,23 +65,36 @@ class Federation:
 
         @cache  # methods with two models take the same batches twice
         def rows(name: str, count: int) -> Tensor:
-            return torch.stack([draw(self.train[k], count, batch, (seed, name, k, round)) for k in clients], dim=1)
+            name, _, share = name.partition(AT)
+            own = [cut(self.train[k], 0, float(share or 1)) for k in clients]
+            drawn = [draw(some, count, batch, (seed, name, k, round)) for k, some in zip(clients, own, strict=True)]
+            return torch.stack(drawn, dim=1)
+
+        def samples(start: float = 0.0, stop: float = 1.0) -> Samples:
+            return self._each([cut(own, start, stop) for own in self.train], clients)
 
         def mirrored(name: str, count: int) -> Tensor:
             return torch.stack([flips(count, batch, (seed, name, k, round)) for k in clients], dim=1)
 
-        return ClientBatches(self.inputs, self.labels, steps, rows, mirrored if self.augment else None)
+        return ClientBatches(self.inputs, self.labels, steps, rows, samples, mirrored if self.augment else None)
 
-    def tests(self, ids: Tensor, size: int = 256) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def tests(self, ids: Tensor, size: int = 256) -> Samples:
         """Test samples of the clients `ids`, at most `size` of each at a time: inputs (S, E, ...), labels, mask (S, E).
 
         A client with fewer samples than the largest one repeats its first; the mask is False there. The largest of all
         K, not of `ids`: products of other sizes would have other bits.
         """
-        parts = [self.test[k] for k in ids.tolist()]
+        return self._each(self.test, ids.tolist(), size)
+
+    def _each(self, every: Sequence[Tensor], clients: list[int], size: int = 256) -> Samples:
+        """The samples in these rows of every client, of some clients; padded to the longest of all."""
+        parts = [every[k] for k in clients]
         counts = torch.tensor([len(rows) for rows in parts])
-        longest = max(len(rows) for rows in self.test)
-        rows = torch.stack([torch.cat([part, part[:1].expand(longest - len(part))]) for part in parts])
+        longest = max(len(rows) for rows in every)
+        fill = [part[:1] if len(part) else part.new_zeros(1) for part in parts]
+        rows = torch.stack(
+            [torch.cat([part, one.expand(longest - len(part))]) for part, one in zip(parts, fill, strict=True)]
+        )
         for start in range(0, longest, size):
             chunk = rows[:, start : start + size].to(self.inputs.device)
             mask = (torch.arange(start, start + chunk.shape[1]) < counts[:, None]).to(self.inputs.device)

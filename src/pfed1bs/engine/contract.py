@@ -70,6 +70,14 @@ class Batches(Protocol):
         """The batches of one purpose, the same at every call."""
         ...
 
+    def first(self, share: float) -> "Batches":
+        """Batches of the first `share` of every client's training samples alone."""
+        ...
+
+    def samples(self, start: float = 0.0, stop: float = 1.0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Every training sample once, or those between two shares: inputs (S, E, ...), labels and a mask (S, E)."""
+        ...
+
 
 Judged = Literal["nothing", "replica", "server"]  # what has to be known of the server to judge a client's models
 
@@ -187,7 +195,19 @@ class Algorithm(Protocol):
 
     @abstractmethod
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
-        """The weights that are judged, by name: "personal", and where they exist "global" and "tuned"."""
+        """What is judged, by name: "personal", and where they exist "global", "tuned" and others.
+
+        Weights and buffers of a model, and beside them what else `predict` needs of it.
+        """
+
+    @abstractmethod
+    def predict(self, model: State, x: Tensor) -> Tensor:
+        """What a model out of `personal` answers to inputs x (S, E, ...): logits (S, E, classes), as a rule its own."""
+
+    @property
+    @abstractmethod
+    def remark(self) -> str:
+        """What whoever starts a run with these options should know before; empty: nothing."""
 
 
 CONTRACT = tuple(name for name in vars(Algorithm) if not name.startswith("_"))  # what a method says, its task apart

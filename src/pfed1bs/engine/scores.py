@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pfed1bs.data import Federation
-from pfed1bs.engine.contract import Algorithm, Cohort, State, buffers_of
+from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import moved, rows
 from pfed1bs.engine.rounds import Progress, Schedule, scheduled, where
 from pfed1bs.engine.workers import portions, spread
@@ -46,7 +46,7 @@ def evaluate(
     schedule: Schedule | None = None,
     **fields: int | None,
 ) -> dict[str, Score]:
-    """Scores of "personal", and where the method has them "global" and "tuned", models of all K clients.
+    """Scores of "personal", and where the method has them "global", "tuned" and other, models of all K clients.
 
     Fine-tuning before judging uses the clients' training samples only, as many steps as a round has. `fields` are those
     of a Schedule, in place of one or instead of its own.
@@ -65,10 +65,10 @@ def evaluate(
 
 
 def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> Score:
-    """The models of some clients, weights and buffers (S, ...), on those clients' test samples."""
+    """The models of some clients, as `personal` gives them (S, ...), on those clients' test samples."""
     correct, samples, loss = (torch.zeros(len(ids), dtype=torch.float64) for _ in range(3))
     for x, y, mask in data.tests(ids):
-        logits = algorithm.task.logits(model["w"], x, buffers_of(model))
+        logits = algorithm.predict(model, x)
         entropy = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
         correct += ((logits.argmax(-1) == y) & mask).sum(1).cpu()
         samples += mask.sum(1).cpu()

@@ -112,7 +112,7 @@ def way(layout: Layout, own: int) -> Way:
     sizes = {name: measured(codec, own) for name, codec in layout.items()}
     weights = [size for name, size in sizes.items() if not name.startswith(ASIDE)]
     return Way(
-        fields=tuple(dict.fromkeys("statistics" if name.startswith("buffer/") else name for name in layout)),
+        fields=tuple(dict.fromkeys(name.partition("/")[0].replace("buffer", "statistics") for name in layout)),
         bits=sum(bits for bits, _ in sizes.values()),
         varies=any(codec.size is None for codec in layout.values()),
         values=sum(values for _, values in weights),

@@ -29,6 +29,8 @@ class Detail:
     rank: int = 2  # r, at most that of every weight tensor (powersgd)
     edges: int = 1_306  # rows and columns of all weight tensors (powersgd)
     both: float = 0.1  # bits per coordinate each way (eden-two)
+    neighbours: int = 2  # links that a client hears (dispfl)
+    norm: int = 0  # scales and shifts of normalisation, which stay at the client (fedbn)
 
 
 Formula = Callable[[int, int, Detail], float]  # n, m, detail -> bits of one message
@@ -42,6 +44,11 @@ def dense(n: int, m: int, d: Detail) -> float:
 def body(n: int, m: int, d: Detail) -> float:
     """All weights but the head's."""
     return 32 * (n - d.head)
+
+
+def twice(n: int, m: int, d: Detail) -> float:
+    """A model and a gradient."""
+    return 64 * n
 
 
 def signs(n: int, m: int, d: Detail) -> float:
@@ -98,7 +105,10 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {  # up and down, per client that
     "fedbat": (lambda n, m, d: n - d.plain + 32 * (d.tensors + d.plain), dense),
     "fedpaq": (lambda n, m, d: n * (1 + ceil(log2(d.levels + 1))) + 32, dense),
     "fedproto": (lambda n, m, d: d.own * 32 * (d.features + 1), lambda n, m, d: 32 * d.features * d.classes),
-    "dispfl": (masked, masked),  # one link each way
+    "dispfl": (masked, lambda n, m, d: d.neighbours * masked(n, m, d)),
+    "fedbn": (lambda n, m, d: 32 * (n - d.norm), lambda n, m, d: 32 * (n - d.norm)),
+    "knnper": (dense, dense),
+    "scaffold": (twice, twice),
     "pfed1bs": (sketch, sketch),
     "pfed1bs-delta": (scaled(sketch), scaled(sketch)),
     "delta-float32": ways(lambda n, m, d: 32 * n),  # statistics stay at the client
@@ -152,7 +162,7 @@ def bits(
         raise ValueError(f"no cost formula for {method!r}; there are {', '.join(FORMULAS)}")
     detail = detail or Detail()
     up, down = FORMULAS[method]
-    extra = 32 * detail.statistics if down in (dense, body) else 0
+    extra = 32 * detail.statistics if down in (dense, body, twice) else 0
     return Cost(
         up=ceil(up(n, m, detail)) + extra,
         down=ceil(down(n, m, detail)) + extra,
@@ -187,11 +197,11 @@ class Net:
 
 NETS = {
     "mlp": Net(203_530, 0, Detail()),
-    "vgg8": Net(280_074, 736, Detail(head=1_290, features=128, tensors=8, plain=1_370, edges=3_205)),
+    "vgg8": Net(280_074, 736, Detail(head=1_290, features=128, tensors=8, plain=1_370, edges=3_205, norm=736)),
     "vgg16": Net(
         15_299_748,
         8_448,
-        Detail(head=51_300, features=512, classes=100, own=20, tensors=16, plain=13_796, edges=40_319),
+        Detail(head=51_300, features=512, classes=100, own=20, tensors=16, plain=13_796, edges=40_319, norm=8_448),
     ),
 }
 DATASETS = {"MNIST": "mlp", "FMNIST": "mlp", "CIFAR-10": "vgg8", "CIFAR-100": "vgg16", "SVHN": "vgg8"}

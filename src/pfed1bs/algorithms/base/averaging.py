@@ -18,6 +18,11 @@ from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
 
+def server_step() -> float:
+    """The option of every method that moves its model by a mean of updates."""
+    return option(1.0, "eta_s: step size at the server", POSITIVE)
+
+
 @dataclass(frozen=True)
 class Averaging(Method):
     """w <- w + server_lr * sum_k p_k decode_k, where decode_k is client k's compressed update after R local steps.
@@ -27,7 +32,7 @@ class Averaging(Method):
 
     tune_steps: int = option(0, "fine-tuning steps before judging; 0: the steps of a round", at_least(0))
     tune: Literal["full", "head"] = option("full", "what is fine-tuned")
-    server_lr: float = option(1.0, "eta_s: step size at the server", POSITIVE)
+    server_lr: float = server_step()
 
     personalises: ClassVar[bool] = False
     judged_with: ClassVar[Judged] = "server"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from pfed1bs.algorithms.base.split import head
 from pfed1bs.engine.contract import Batches, State, buffers_of, model_of
 from pfed1bs.nn.descent import Descent
 
@@ -18,7 +19,9 @@ class Tuning:
     def __call__(self, shared: State, batches: Batches) -> State:
         """Weights and buffers of `shared`, a row for each client, after the steps."""
         task = self.descent.task
-        frozen = [part.slice for part in task.parts if self.part == "head" and not part.head]
+        frozen = [part.slice for part in task.parts if not part.head] if self.part == "head" else []
+        if frozen:
+            head(task, "algorithm.tune = head")
         w, buffers, velocity = shared["w"], buffers_of(shared), None
         for x, y in batches("tune", self.steps or None):
             grad, _, buffers = task.gradient(w, x, y, buffers)

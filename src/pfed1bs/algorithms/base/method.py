@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import Tensor
+
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Judged, State, model_of
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Judged, State, buffers_of, model_of
 from pfed1bs.nn.descent import Descent
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import Kind, Layout, Message
@@ -66,3 +68,12 @@ class Method(Algorithm):
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The client's model."""
         return {"personal": model_of(clients)}
+
+    def predict(self, model: State, x: Tensor) -> Tensor:
+        """The logits of its network."""
+        return self.task.logits(model["w"], x, buffers_of(model))
+
+    @property
+    def remark(self) -> str:
+        """Nothing."""
+        return ""

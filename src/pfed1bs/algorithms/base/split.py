@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.nn.task import Task
+from pfed1bs.nn.task import Part, Task
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
@@ -38,9 +38,20 @@ def body(task: Task) -> Tensor:
     for part in task.parts:
         if part.head:
             mask[part.slice] = False
-    if mask.all() or not mask.any():
+    if mask.all() or not mask.any():  # no head, or nothing but a head
         raise UserError(
             "a model is split into its last torch.nn.Linear and the body before it, and this one has not both",
             "add a layer, or choose a method that averages whole models",
         )
     return mask
+
+
+def head(task: Task, method: str) -> Part:
+    """The weight of the last linear layer, (classes, d); a task that has none is refused in the name of `method`."""
+    for part in task.parts:
+        if part.head and part.kind == "weight":
+            return part
+    raise UserError(
+        f"{method} needs a model that ends in a trainable torch.nn.Linear, and this one has none",
+        "end the model in one, or choose a method that needs no features",
+    )

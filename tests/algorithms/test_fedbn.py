@@ -1,0 +1,126 @@
+"""FedBN: against plain modules trained one by one, what never leaves a client, and where it is FedAvg."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from pfed1bs.algorithms import make
+from pfed1bs.cli.main import main
+from pfed1bs.data import federate, load
+from pfed1bs.engine.rounds import begin, simulate
+from pfed1bs.engine.scores import evaluate
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
+from promise import assert_same
+
+SIZE = {"steps": 3, "batch": 8}
+CLIENTS = 4
+
+
+def federation():
+    return federate(load("digits"), CLIENTS, "dirichlet:0.5", cap=40)
+
+
+def model():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 10))
+
+
+def normalisation(task):
+    mask = torch.zeros(task.n, dtype=torch.bool)
+    for part in task.parts:
+        mask[part.slice] = part.kind == "norm"
+    return mask
+
+
+def flat(module):
+    return torch.cat([value.detach().flatten() for value in module.parameters()])
+
+
+def test_two_rounds_are_those_of_plain_modules_that_share_all_but_their_normalisation():
+    data, task = federation(), Task(model())
+    method = make("fedbn", task, lr=0.1, mu=0.0)
+    *_, done = simulate(method, data, rounds=2, **SIZE)
+    shared, mask = task.init(0), normalisation(task)
+    modules = [model() for _ in range(CLIENTS)]
+    for own in modules:
+        nn.utils.vector_to_parameters(shared.clone(), own.parameters())
+    shares = (data.sizes / data.sizes.sum()).tolist()
+    for t in range(2):
+        for k, own in enumerate(modules):
+            nn.utils.vector_to_parameters(torch.where(mask, flat(own), shared), own.parameters())
+            for x, y in data.batches(torch.tensor([k]), t, 0, **SIZE)():
+                loss = nn.functional.cross_entropy(own(x[0]), y[0])
+                grads = torch.autograd.grad(loss, list(own.parameters()))
+                with torch.no_grad():
+                    for value, grad in zip(own.parameters(), grads, strict=True):
+                        value -= 0.1 * grad
+        shared = torch.where(mask, shared, sum(p * flat(own) for p, own in zip(shares, modules, strict=True)))
+    assert torch.allclose(done.progress.server["w"], shared, atol=1e-5)
+    judged = method.personal(
+        done.progress.server, done.progress.clients, done.cohort, data.batches(done.cohort.ids, 2, 0, **SIZE)
+    )
+    for k, own in enumerate(modules):
+        assert torch.allclose(done.progress.clients["w"][k], flat(own), atol=1e-5)
+        assert torch.allclose(done.progress.clients["buffer/2.running_mean"][k], own[2].running_mean, atol=1e-5)
+        expected = torch.where(mask, flat(own), shared)
+        assert torch.allclose(judged["personal"]["w"][k], expected, atol=1e-5)
+    assert "global" not in judged and not torch.allclose(flat(modules[0])[mask], flat(modules[1])[mask], atol=1e-3)
+
+
+def test_the_server_keeps_its_first_normalisation_and_messages_hold_none():
+    task = Task(model())
+    *_, done = simulate(make("fedbn", task), federation(), rounds=3, sampled=2, **SIZE)
+    mask = normalisation(task)
+    assert torch.equal(done.progress.server["w"][mask], task.init(0)[mask])
+    assert not torch.equal(done.progress.server["w"][~mask], task.init(0)[~mask])
+    vgg = make("fedbn", Task(build("vgg8", (3, 32, 32), 10)))
+    assert [layout[name].shape for layout, name in ((vgg.up, "update"), (vgg.down, "w"))] == [(279_338,)] * 2
+
+
+def test_a_clients_normalisation_reaches_no_other_client():
+    data, method = federation(), make("fedbn", Task(model()))
+    now = begin(method, CLIENTS)
+    mask = normalisation(method.task)
+    other = copy.deepcopy(now.clients)
+    other["w"][0, mask] += 1.0
+    runs = []
+    for clients in (now.clients, other):
+        *_, done = simulate(method, data, rounds=1, resume=replace(now, clients=clients), **SIZE)
+        runs.append(done.progress)
+    plain, changed = (progress.clients["w"] for progress in runs)
+    assert torch.equal(plain[1:], changed[1:]) and not torch.equal(plain[0], changed[0])
+
+
+@pytest.mark.parametrize("bn", ["local", "avg"])
+def test_a_model_without_normalisation_makes_it_fedavg_bit_for_bit(bn):
+    data, task = federation(), Task(build("mlp", (1, 8, 8), 10), bn=bn)
+    runs, scores = [], []
+    for name in ("fedbn", "fedavg"):
+        method = make(name, task)
+        *_, done = simulate(method, data, rounds=3, sampled=3, **SIZE)
+        runs.append(done)
+        scores.append(evaluate(method, data, done.progress, **SIZE))
+    assert runs[0].uplinks == runs[1].uplinks and runs[0].traffic == runs[1].traffic
+    assert_same(runs[0].progress.server, runs[1].progress.server)
+    assert_same(runs[0].progress.clients, runs[1].progress.clients)
+    assert list(scores[0]) == list(scores[1])
+    for name, score in scores[0].items():
+        assert_same(vars(score), vars(scores[1][name]))
+
+
+def test_statistics_stay_at_the_client_whatever_other_methods_do():
+    method = make("fedbn", Task(model(), bn="avg"))
+    assert list(method.up) == ["update"] and list(method.down) == ["w"]
+    assert method.remark == "fedbn keeps statistics at the clients, model.bn = avg or not"
+    assert make("fedbn", Task(model())).remark == ""
+
+
+def test_a_run_without_normalisation_says_that_it_is_fedavg(tmp_path, capsys):
+    words = ["run", "--algorithm.name", "fedbn", "--rounds", "1", "--clients", "2", "--steps", "1", "--json"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr()
+    assert "so fedbn is fedavg, bit for bit" in told.err and json.loads(told.out)["algorithm"] == "fedbn"
