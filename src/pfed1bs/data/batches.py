@@ -18,13 +18,15 @@ class ClientBatches:
     inputs: Tensor  # (N, *shape) samples of all clients
     labels: Tensor  # (N,)
     steps: int
-    rows: Callable[[str, int], Tensor]  # (steps, S, B) rows of `inputs` for a name
+    rows: Callable[..., Tensor]  # (steps, S, B) rows of `inputs` for a name, steps, and `only` where it is not None
     mirrored: Callable[[str, int], Tensor] | None = None  # (steps, S, B) which images to flip
 
-    def __call__(self, name: str = "train", steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def __call__(
+        self, name: str = "train", steps: int | None = None, only: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs of inputs (S, B, ...) and labels (S, B)."""
         count = self.steps if steps is None else steps
-        rows = self.rows(name, count).to(self.inputs.device)
+        rows = (self.rows(name, count) if only is None else self.rows(name, count, only)).to(self.inputs.device)
         labels = self.labels[rows]
         mirrored = None if self.mirrored is None else self.mirrored(name, count).to(self.inputs.device)
         for step in range(count):

@@ -64,8 +64,11 @@ class Federation:
         clients = ids.tolist()
 
         @cache  # methods with two models take the same batches twice
-        def rows(name: str, count: int) -> Tensor:
-            return torch.stack([draw(self.train[k], count, batch, (seed, name, k, round)) for k in clients], dim=1)
+        def rows(name: str, count: int, only: Tensor | None = None) -> Tensor:
+            train = [self.train[k] for k in clients]
+            own = train if only is None else [part[mask[: len(part)]] for part, mask in zip(train, only, strict=True)]
+            keys = [(seed, name, k, round) for k in clients]
+            return torch.stack([draw(part, count, batch, key) for part, key in zip(own, keys, strict=True)], dim=1)
 
         def mirrored(name: str, count: int) -> Tensor:
             return torch.stack([flips(count, batch, (seed, name, k, round)) for k in clients], dim=1)
