@@ -80,9 +80,9 @@ def influences(sizes: list[int], norms: list[float], rounds: int, **options) -> 
     ],
 )
 def test_with_the_second_rotation_every_client_keeps_its_share(sizes, norms):
-    beta = influences(sizes, norms, rounds=2000)
-    # The weakest client's own noise after 2000 rounds is about 3 %; the bar is 8 %.
-    assert (beta - 1).abs().max() < 0.08, beta
+    beta = influences(sizes, norms, rounds=1000)
+    # The weakest client's own noise after 1000 rounds is about 4 %; the bar is 11 %.
+    assert (beta - 1).abs().max() < 0.11, beta
 
 
 def test_without_it_the_smaller_of_two_clients_is_silenced():
