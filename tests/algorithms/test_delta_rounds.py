@@ -73,14 +73,20 @@ def blocks(parts):
     return result
 
 
-def gradient(w, x, y):
-    """Of the mean cross-entropy of V W x."""
+def gradient(w, x, y, norm):
+    """Of the mean cross-entropy of V W x, and mean and variance of W x; `norm` normalises W x by them."""
     first, second = w[:6].reshape(2, 3), w[6:].reshape(2, 2)
     inner = x @ first.T
-    logits = inner @ second.T
+    mean, var = inner.mean(0), inner.var(0)
+    width = np.sqrt(var + 1e-5)
+    seen = (inner - mean) / width if norm else inner
+    logits = seen @ second.T
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     error = (p - np.eye(2)[y]) / len(y)
-    return np.concatenate([(error @ second).T @ x, error.T @ inner], axis=None)
+    back = error @ second
+    if norm:
+        back = (back - back.mean(0) - seen * (back * seen).mean(0)) / width
+    return np.concatenate([back.T @ x, error.T @ seen], axis=None), mean, var * len(x) / (len(x) - 1)
 
 
 class Oracle:
@@ -90,7 +96,7 @@ class Oracle:
         self.method, self.norm = method, norm
         self.theta = theta.astype(np.float64)
         self.w = np.stack([self.theta, self.theta])
-        self.statistics = [{kind: (np.zeros(3), np.ones(3)) for kind in ("own", "shared")} for _ in SIZES]
+        self.statistics = [{kind: (np.zeros(2), np.ones(2)) for kind in ("own", "shared")} for _ in SIZES]
         self.memory, self.server_memory = np.zeros((2, 10)), np.zeros(10)
 
     def pieces(self):
@@ -117,12 +123,10 @@ class Oracle:
     def walk(self, w, k, kind, batches, lam=0.0):
         velocity, theta = np.zeros(10), self.theta
         for x, y in batches:
-            if self.norm:
-                mean, var = x.mean(0), x.var(0)
-                old = self.statistics[k][kind]
-                self.statistics[k][kind] = (0.9 * old[0] + 0.1 * mean, 0.9 * old[1] + 0.1 * var * len(x) / (len(x) - 1))
-                x = (x - mean) / np.sqrt(var + 1e-5)
-            slope = gradient(w, x, y) + lam * (w - theta) + self.method.mu * w
+            slope, *seen = gradient(w, x, y, self.norm)
+            old = self.statistics[k][kind]
+            self.statistics[k][kind] = [0.9 * before + 0.1 * now for before, now in zip(old, seen, strict=True)]
+            slope = slope + lam * (w - theta) + self.method.mu * w
             velocity = self.method.momentum * velocity + slope
             w = w - self.method.lr * velocity
         return w
@@ -189,8 +193,8 @@ def close(found, expected):
 
 def played(norm=False, rounds=4, **options):
     """The method and the oracle side by side."""
-    layers = [nn.Linear(3, 2, bias=False), nn.Linear(2, 2, bias=False)]
-    task = Task(nn.Sequential(*([nn.BatchNorm1d(3, affine=False)] if norm else []), *layers))
+    between = [nn.BatchNorm1d(2, affine=False)] if norm else []
+    task = Task(nn.Sequential(nn.Linear(3, 2, bias=False), *between, nn.Linear(2, 2, bias=False)))
     method = PFed1BSDelta(task, SEED, lr=0.3, mu=0.01, ratio=0.5, **options)
     server, clients = method.init(2)
     oracle, shift = Oracle(method, server["theta"].numpy(), norm), 0.0
@@ -252,13 +256,13 @@ def test_both_models_of_a_client_have_statistics_of_their_own(keep):
     method, server, clients, oracle = played(norm=True, keep=keep)
     for prefix, kind in (("", "own"), ("shared/", "shared")):
         mean, var = zip(*(oracle.statistics[k][kind] for k in (0, 1)), strict=True)
-        close(clients[f"{prefix}buffer/0.running_mean"], np.stack(mean))
-        close(clients[f"{prefix}buffer/0.running_var"], np.stack(var))
+        close(clients[f"{prefix}buffer/1.running_mean"], np.stack(mean))
+        close(clients[f"{prefix}buffer/1.running_var"], np.stack(var))
     judged = method.personal(server, clients, cohort(4), Given(drawn(4)))
     close(judged["global"]["w"], np.stack([oracle.theta] * 2))
     close(judged["personal"]["w"], oracle.w)
-    close(judged["global"]["buffer/0.running_mean"], np.stack([own["shared"][0] for own in oracle.statistics]))
-    close(judged["personal"]["buffer/0.running_var"], np.stack([own["own"][1] for own in oracle.statistics]))
+    close(judged["global"]["buffer/1.running_mean"], np.stack([own["shared"][0] for own in oracle.statistics]))
+    close(judged["personal"]["buffer/1.running_var"], np.stack([own["own"][1] for own in oracle.statistics]))
 
 
 def test_one_layer_with_a_scale_of_its_own_is_one_scale():

@@ -190,16 +190,14 @@ def test_the_fine_tuned_model_comes_with_the_statistics_of_its_run(monkeypatch):
 def test_scores_use_each_candidates_own_statistics():
     """With one BatchNorm for all three a scout would be scored as another model."""
     algorithm, data = method(NORMED, trial=1), toy(2)
-    clients, _ = worked(algorithm, data)
+    theta = algorithm.init(2)[1]["theta"] * 2  # so that the first weights and the shared ones part
+    clients, _ = worked(algorithm, data, theta=theta)
     held = algorithm.keeping.trial.held(cohort(data, [0, 1]))
-    u, buffers, _ = algorithm.descent.run(
-        algorithm.init(2)[1]["theta"],
-        algorithm.task.buffers(2),
-        data.batches(torch.tensor([0, 1]), 0, 0, 3, 4)(only=~held),
-    )
+    batches = data.batches(torch.tensor([0, 1]), 0, 0, 3, 4)
+    u, buffers, _ = algorithm.descent.run(theta, algorithm.task.buffers(2), batches(only=~held))
     models = [kept_of(clients, "alone"), {"w": u, **buffers}, kept_of(clients, "near")]
-    again = scores(algorithm.task, models, data.batches(torch.tensor([0, 1]), 0, 0, 3, 4)("held", 2, only=held))
-    assert torch.equal(again, clients["sums"])
+    assert len({float(model["buffer/1.running_var"].sum()) for model in models}) == 3
+    assert torch.equal(scores(algorithm.task, models, batches("held", 2, only=held)), clients["sums"])
     assert all(torch.equal(kept_of(clients, "shared")[name], value) for name, value in buffers.items())
 
 
