@@ -76,20 +76,28 @@ class Keeping:
         work = torch.where(on, 4.0, 2.0)  # gradients per local step
         return {**state, **own, "choice": choice, "log/work": work, "log/choice": choice.float()}
 
+    def begun(self, clients: State, turn: Tensor) -> State:
+        """The clients with fresh scouts where a trial begins: the first model, and the shared one."""
+        if not bool((turn == 0).any()):
+            return clients
+        theta, task = clients["theta"], self.descent.task
+        w = stack(task.init(self.trial.seed), len(theta))
+        alone = moved({"w": w, **task.buffers(len(theta))}, theta.device)
+        near = {"w": theta, **kept_of(clients, SHARED)}
+        fresh = {**apart(alone, "alone"), **apart(near, "near"), "sums": torch.zeros_like(clients["sums"])}
+        return {**clients, **either(turn == 0, fresh, clients)}
+
     def scouted(self, clients: State, u: State, cohort: Cohort, batches: Batches) -> State:
-        """The scouts after a round of their trial, which begins with fresh ones; in its second half they are scored."""
-        task, theta, turn = self.descent.task, clients["theta"], self.trial.turn(clients)
-        fresh = moved({"w": stack(task.init(self.trial.seed), len(theta)), **task.buffers(len(theta))}, theta.device)
-        held = self.trial.held(cohort)
+        """The scouts after a round of their trial, in whose second half they are scored."""
+        turn, theta, held = self.trial.turn(clients), clients["theta"], self.trial.held(cohort)
         rest, some = ~held, held | ~held.any(1, keepdim=True)
-        alone = either(turn == 0, fresh, kept_of(clients, "alone"))
-        near = either(turn == 0, {"w": theta, **kept_of(clients, SHARED)}, kept_of(clients, "near"))
-        alone = self.near(alone, 0.0, theta, batches(only=rest))
-        near = self.near(near, self.lam, theta, batches(only=rest))
-        sums = torch.where((turn == 0)[:, None, None], 0.0, clients["sums"])
-        late = (2 * turn >= self.trial.rounds - 1)[:, None, None]
+        clients = self.begun(clients, turn)
+        alone = self.near(kept_of(clients, "alone"), 0.0, theta, batches(only=rest))
+        near = self.near(kept_of(clients, "near"), self.lam, theta, batches(only=rest))
+        late, sums = (2 * turn >= self.trial.rounds - 1)[:, None, None], clients["sums"]
         if bool(late.any()):
-            sums = sums + late * scores(task, [alone, u, near], batches("held", 2, only=some))
+            drawn = batches("held", 2, only=some)
+            sums = sums + late * scores(self.descent.task, [alone, u, near], drawn)
         return {"sums": sums, **apart(alone, "alone"), **apart(near, "near")}
 
 

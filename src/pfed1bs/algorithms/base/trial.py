@@ -50,7 +50,7 @@ class Trial:
         The same held samples come back in every round, so that only HELD N_k of the scores count as independent.
         """
         means = sums / sums[:, -1:, -1:].clamp(min=1)  # of products of two scores; the last score is 1
-        own = torch.arange(len(sums)), choice
+        own = torch.arange(len(sums), device=sums.device), choice
         gain = means[:, :3, 3] - means[:, :3, 3][own][:, None]
         square = means.diagonal(dim1=1, dim2=2)[:, :3]
         apart = (square + square[own][:, None] - 2 * means[own][:, :3]).clamp(min=0)  # mean square of the difference
