@@ -23,6 +23,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -153,6 +154,28 @@ def _run(folder: Path, run: list[str]) -> int:
     return int(pytest.main([*run, "-x", "-p", "no:cacheprovider"], plugins=[Steady()]))
 
 
+def judged(chosen: list[tuple[Path, str]], own: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """What becomes of each mutant, until time is over or somebody has had enough."""
+    with tempfile.TemporaryDirectory() as name, suppress(KeyboardInterrupt):
+        folder = Path(name)
+        shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        compileall.compile_dir(folder / "src", quiet=1)
+        if not own.unchecked:
+            for run in {tuple(run[:1] if "-k" in run else run) for file, _ in chosen for run in tests(file)}:
+                if outcome(folder, [list(run)], 3600) != "survived":
+                    sys.exit(f"these tests fail without any fault: {run}")
+        for file, text in chosen:
+            if sum(os.times()[:4]) > 60 * own.minutes:
+                return
+            before = (ROOT / file).read_text()
+            (folder / file).write_text(text)
+            result = outcome(folder, tests(file), own.limit)
+            (folder / file).write_text(before)
+            diff = list(difflib.unified_diff(before.splitlines(), text.splitlines(), n=0, lineterm=""))[2:]
+            print(result, file, *diff, sep="\n  ", flush=True)
+            yield {"file": str(file), "outcome": result, "diff": diff}
+
+
 def main() -> None:
     """Sample, run, write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -169,38 +192,18 @@ def main() -> None:
     torch.set_num_threads(1)
     files = [*(ROOT / SOURCE / "algorithms").rglob("*.py"), *(ROOT / SOURCE / "wire").glob("*.py")]
     files = [file for file in [*files, ROOT / SOURCE / "core" / "votes.py"] if file.stem != "__init__"]
-    files = sorted(file.relative_to(ROOT) for file in files)
-    all_of_them = [(file, text) for file in files if re.search(own.only, str(file)) for text in mutants(ROOT / file)]
-    chosen = random.Random(own.seed).sample(all_of_them, min(own.count, len(all_of_them)))
-    found: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        compileall.compile_dir(folder / "src", quiet=1)
-        if not own.unchecked:
-            for run in {tuple(run[:1] if "-k" in run else run) for file, _ in chosen for run in tests(file)}:
-                if outcome(folder, [list(run)], 3600) != "survived":
-                    sys.exit(f"these tests fail without any fault: {run}")
-        for file, text in chosen:
-            if sum(os.times()[:4]) > 60 * own.minutes:
-                break
-            before = (ROOT / file).read_text()
-            (folder / file).write_text(text)
-            result = outcome(folder, tests(file), own.limit)
-            (folder / file).write_text(before)
-            diff = difflib.unified_diff(before.splitlines(), text.splitlines(), n=0, lineterm="")
-            found.append({"file": str(file), "outcome": result, "diff": list(diff)[2:]})
-            print(result, file, *found[-1]["diff"], sep="\n  ", flush=True)
-    killed = sum(item["outcome"] != "survived" for item in found)
-    print(f"{killed} of {len(found)} killed, {len(all_of_them)} possible")
+    files = sorted(file.relative_to(ROOT) for file in files if re.search(own.only, str(file.relative_to(ROOT))))
+    possible = [(file, text) for file in files for text in mutants(ROOT / file)]
+    found = list(judged(random.Random(own.seed).sample(possible, min(own.count, len(possible))), own))
+    survivors = [item for item in found if item["outcome"] == "survived"]
+    print(f"{len(found) - len(survivors)} of {len(found)} killed, {len(possible)} possible")
     if own.out:
         from pfed1bs.runs.environment import environment
 
-        result = {**environment("cpu"), "command": shlex.join(["python", *sys.argv]), "seed": own.seed}
-        result |= {"possible": len(all_of_them), "run": len(found), "killed": killed}
-        survivors = [item for item in found if item["outcome"] == "survived"]
+        facts = {**environment("cpu"), "command": shlex.join(["python", *sys.argv]), "possible": len(possible)}
+        facts |= {"run": len(found), "killed": len(found) - len(survivors)}
         by_file = {str(file): sum(str(file) == item["file"] for item in found) for file in files}
-        own.out.write_text(json.dumps({**result, "runs_by_file": by_file, "survived": survivors}, indent=1) + "\n")
+        own.out.write_text(json.dumps({**facts, "run_by_file": by_file, "survived": survivors}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
