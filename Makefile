@@ -12,7 +12,7 @@ SITE   := build/site-$(PYTHON_VERSION)
 EXTRAS := $(PYTHON) -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
 	print(*(line for name in sys.argv[1:] for line in extras[name]), sep="\n")'
 
-.PHONY: demo test check format bench long wheel lowest site uninstalled clean
+.PHONY: demo test check format bench mutants long wheel lowest site uninstalled clean
 
 demo: $(READY)
 	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
@@ -28,6 +28,10 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/pfed1bs bench kernels
+
+# Faults put into the code one by one, and which of them no test sees: an hour.
+mutants: $(READY)
+	$(BIN)/python tools/mutants.py --count 300 --seed 0 --out results/mutants.json
 
 # What takes too long for every change.
 long: wheel lowest uninstalled

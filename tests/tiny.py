@@ -31,7 +31,7 @@ class Given:
     samples: dict[str, list[tuple[tuple[float, int], ...]]]
     steps: int
 
-    def __call__(self, name="train", steps=None):
+    def __call__(self, name="train", steps=None, only=None):
         for pairs in self.samples[name][: self.steps if steps is None else steps]:
             yield torch.tensor([[[x]] for x, _ in pairs]), torch.tensor([[y] for _, y in pairs])
 

@@ -94,6 +94,20 @@ def test_fewer_steps_are_the_first_of_more(batch, augment):
     assert all(torch.equal(a[0], b[0]) for a, b in zip(few, all_of_them, strict=False))
 
 
+@pytest.mark.parametrize("batch", [4, 40])  # fewer and more than a client has
+def test_only_the_samples_that_may_be_drawn_are_drawn_by_their_place(federation, batch):
+    clients = torch.tensor([2, 0])
+    batches = federation.batches(clients, round=0, seed=0, steps=30, batch=batch)
+    only = torch.zeros(2, 40, dtype=torch.bool)  # longer than any client's part
+    only[0, [1, 3, 5, 7, 9]], only[1, [0, 2, 4, 6, 8, 21]] = True, True
+    for row, (client, mask) in enumerate(zip(clients.tolist(), only, strict=True)):
+        allowed = federation.train[client][mask[: len(federation.train[client])]]
+        found = {float(x) for batch, _ in batches("train", only=only) for x in batch[row].flatten()}
+        assert found == {float(federation.inputs[i]) for i in allowed}
+    everything = zip(batches("train", 3), batches("train", 3, only=torch.ones_like(only)), strict=True)
+    assert all(torch.equal(a, b) for one, two in everything for a, b in zip(one, two, strict=True))
+
+
 def test_the_global_random_state_is_not_touched(federation):
     torch.manual_seed(0)
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfed1bs.algorithms.base.replica import summed
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
-from pfed1bs.engine.contract import Cohort, State, stack
+from pfed1bs.engine.contract import Cohort, State
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
@@ -41,9 +41,7 @@ class DeltaFloat32(PFed1BSDelta):
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
         theta = self.task.init(self.seed)
-        rows = stack(theta, clients)
-        states = {"w": rows.clone(), "theta": rows.clone(), **self.task.buffers(clients), **self.keeping.first(rows)}
-        return {"theta": theta, "move": torch.zeros_like(theta)}, states
+        return {"theta": theta, "move": torch.zeros_like(theta)}, self.first(theta, clients)
 
     def heard(self, said: Message, round: int) -> Tensor:
         """The message itself."""

@@ -8,12 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, code, layers
+from pfed1bs.algorithms.base.trial import Trial
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import FRACTION, NOT_NEGATIVE, at_least, option
 from pfed1bs.core.votes import sign, unpack
-from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, present, stack
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, model_of, present, stack
 from pfed1bs.engine.trust import clamped
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
@@ -39,8 +42,9 @@ class PFed1BSDelta(Method):
     )
     lam: float = option(0.1, "lambda: how strongly `prox` is held near the shared model", NOT_NEGATIVE)
     trial: int = option(20, "rounds a client takes part in before it chooses (best)", at_least(1))
+    again: int = option(80, "rounds it takes part in before the next trial; 0: there is one (best)", at_least(0))
     margin: float = option(
-        2.0, "standard errors by which another model must beat `prox` to be chosen (best)", NOT_NEGATIVE
+        1.0, "standard errors by which another model must beat the present one, at first `alone` (best)", NOT_NEGATIVE
     )
     rotate: bool = option(True, "second rotation before the server's signs")
     follow: bool = option(True, "the client's own model moves with the shared one, also while the client is away")
@@ -55,7 +59,8 @@ class PFed1BSDelta(Method):
     @property
     def keeping(self) -> Keeping:
         """Which model is personal."""
-        return Keeping(self.keep, self.descent, self.lam, self.trial, self.margin, self.seed)
+        trial = Trial(self.trial, self.again, self.margin, self.seed)
+        return Keeping(self.keep, self.descent, self.lam, trial)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -74,7 +79,7 @@ class PFed1BSDelta(Method):
     @property
     def down(self) -> Layout:
         """Signs and scale of the mean update in the sketch."""
-        shape = () if self.scales == "one" else (len(self.sizes),)
+        shape = () if len(self.sizes) == 1 else (len(self.sizes),)
         return {"signs": Signs(self.m), "scale": Floats(shape, least=0)}
 
     @property
@@ -95,13 +100,20 @@ class PFed1BSDelta(Method):
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
         theta, fields = self.task.init(self.seed), self.down
+        if theta.dtype != torch.float32:
+            raise UserError(f"steps are sent in float32, but this model is {theta.dtype}", "give Task module.float()")
         signs = torch.zeros(fields["signs"].size or 0, dtype=torch.uint8)
         server = {"theta": theta, "signs": signs, "scale": torch.zeros(fields["scale"].shape)}
-        rows = stack(theta, clients)
-        extra = self.keeping.first(rows)
+        states = self.first(theta, clients)
         if self.feedback:
-            server, extra = {**server, "error": torch.zeros_like(theta)}, {**extra, "error": torch.zeros_like(rows)}
-        return server, {"w": rows.clone(), "theta": rows.clone(), **self.task.buffers(clients), **extra}
+            server["error"], states["error"] = torch.zeros_like(theta), torch.zeros_like(states["w"])
+        return server, states
+
+    def first(self, theta: Tensor, clients: int) -> State:
+        """Clients before their first round: their own model and the shared one with its statistics, both theta."""
+        own = {"w": stack(theta, clients).clone(), **self.task.buffers(clients)}
+        shared = {"theta": own["w"].clone(), **apart(self.task.buffers(clients))}
+        return {**own, **shared, **self.keeping.first(own)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """The step that the last round came to; nothing in round 0."""
@@ -132,11 +144,11 @@ class PFed1BSDelta(Method):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The update Delta = u - theta after R steps is sent; the client's own model takes its steps."""
-        theta = clients["theta"]
-        u, buffers, loss = self.descent.run(theta, buffers_of(clients), batches())
+        theta, keeping = clients["theta"], self.keeping
+        u, buffers, loss = self.descent.run(theta, kept_of(clients, SHARED), keeping.shared(clients, cohort, batches))
         memory, said = self.spoken(clients, u - theta, cohort.round)
-        kept = self.keeping.kept(clients, {"w": u, **buffers}, cohort, batches)
-        return {**kept, **memory, "theta": theta, "log/loss": loss}, said
+        kept = keeping.kept(clients, {"w": u, **buffers}, cohort, batches)
+        return {**kept, **apart(buffers), **memory, "theta": theta, "log/loss": loss}, said
 
     def spoken(self, clients: State, delta: Tensor, round: int) -> tuple[State, Message]:
         """What is sent: z = sign(a) and s = |a|_2^2 / |a|_1 of a = Phi_t Delta; what stays, with error feedback."""
@@ -173,6 +185,6 @@ class PFed1BSDelta(Method):
         return (self.step or (1.0 if self.feedback else min(1.0, NOISE / noise))) / (1 + self.decay * cohort.round)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
-        """The client's model, and the shared one."""
-        own = model_of(clients)
-        return {"personal": own, "global": {**own, "w": stack(server["theta"], len(own["w"]))}}
+        """The client's model, and the shared one with the statistics that its local steps left."""
+        shared = {**kept_of(clients, SHARED), "w": stack(server["theta"], len(clients["w"]))}
+        return {"personal": model_of(clients), "global": shared}

@@ -20,16 +20,18 @@ class ClientBatches:
     inputs: Tensor  # (N, *shape) samples of all clients
     labels: Tensor  # (N,)
     steps: int
-    rows: Callable[[str, int], Tensor]  # (steps, S, B) rows of `inputs` for a name, or for "name@share"
+    rows: Callable[..., Tensor]  # (steps, S, B) rows of `inputs` for a name or "name@share", steps, `only` if not None
     samples: Callable[..., Samples]  # all training samples between two shares, 0 and 1 unless told
     mirrored: Callable[[str, int], Tensor] | None = None  # (steps, S, B) which images to flip
     share: float = 1.0  # of every client's samples, that batches are drawn from
 
-    def __call__(self, name: str = "train", steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def __call__(
+        self, name: str = "train", steps: int | None = None, only: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs of inputs (S, B, ...) and labels (S, B)."""
         count = self.steps if steps is None else steps
         name = name if self.share == 1 else f"{name}{AT}{self.share}"
-        rows = self.rows(name, count).to(self.inputs.device)
+        rows = (self.rows(name, count) if only is None else self.rows(name, count, only)).to(self.inputs.device)
         labels = self.labels[rows]
         mirrored = None if self.mirrored is None else self.mirrored(name, count).to(self.inputs.device)
         for step in range(count):

@@ -64,9 +64,11 @@ class Federation:
         clients = ids.tolist()
 
         @cache  # methods with two models take the same batches twice
-        def rows(name: str, count: int) -> Tensor:
+        def rows(name: str, count: int, only: Tensor | None = None) -> Tensor:
             name, _, share = name.partition(AT)
             own = [cut(self.train[k], 0, float(share or 1)) for k in clients]
+            if only is not None:
+                own = [part[mask[: len(part)]] for part, mask in zip(own, only, strict=True)]
             drawn = [draw(some, count, batch, (seed, name, k, round)) for k, some in zip(clients, own, strict=True)]
             return torch.stack(drawn, dim=1)
 

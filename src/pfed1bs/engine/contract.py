@@ -66,8 +66,14 @@ class Batches(Protocol):
         """R, the number of local steps of a round."""
         ...
 
-    def __call__(self, name: str = "train", steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of one purpose, the same at every call."""
+    def __call__(
+        self, name: str = "train", steps: int | None = None, only: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of one purpose, the same at every call.
+
+        `only` (S, N), on the CPU, is true for the samples that may be drawn, by their place in the client's own
+        training set; None: all. A client with all of them draws what it draws without `only`.
+        """
         ...
 
     def first(self, share: float) -> "Batches":

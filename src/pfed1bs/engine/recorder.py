@@ -67,9 +67,9 @@ class _Sized:
 def _listening(batches: ClientBatches, asked: Asked) -> ClientBatches:
     """The same batches, taking down which are asked for."""
 
-    def rows(name: str, count: int) -> Tensor:
+    def rows(name: str, count: int, *only: Tensor) -> Tensor:
         asked.append((name, count))
-        return batches.rows(name, count)
+        return batches.rows(name, count, *only)
 
     return replace(batches, rows=rows)
 
@@ -91,7 +91,12 @@ def _replayed(batches: ClientBatches, own: State) -> ClientBatches:
     def read(kind: str) -> Callable[[str, int], Tensor]:
         return lambda name, count: own[f"{kind}/{name}/{count}"]
 
-    return replace(batches, rows=read("rows"), mirrored=None if batches.mirrored is None else read("mirrored"))
+    def rows(name: str, count: int, *only: Tensor) -> Tensor:
+        if only:
+            raise RuntimeError("which samples may be drawn is another matter in every round")
+        return read("rows")(name, count)
+
+    return replace(batches, rows=rows, mirrored=None if batches.mirrored is None else read("mirrored"))
 
 
 def _named(prefix: str, state: State) -> State:

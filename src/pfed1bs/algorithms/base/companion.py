@@ -1,19 +1,23 @@
-"""A personal model at the client, kept as "w" with its own statistics and velocity, beside the shared one.
+"""Several models at a client: the personal one as "w" with its own statistics, the others under a name of their own.
 
 The shared model's statistics stand under "shared/buffer/...": two models must not write into one BatchNorm.
 """
 
 from pfed1bs.engine.contract import State
 
-APART = "shared/"  # what the keys of the shared model's buffers begin with
+SHARED = "shared"
 
 
-def apart(buffers: State) -> State:
-    """Buffers of the shared model under the keys they are kept by."""
-    return {APART + name: value for name, value in buffers.items()}
+def apart(state: State, name: str = SHARED) -> State:
+    """Weights or buffers of another model under the keys they are kept by."""
+    return {f"{name}/{key}": value for key, value in state.items()}
+
+
+def kept_of(clients: State, name: str) -> State:
+    """What the clients keep of another model."""
+    return {key.removeprefix(f"{name}/"): value for key, value in clients.items() if key.startswith(f"{name}/")}
 
 
 def shared_of(clients: State) -> State:
     """The clients as the shared model knows them: its own buffers, and as many rows of weights."""
-    own = {name.removeprefix(APART): value for name, value in clients.items() if name.startswith(APART)}
-    return {"w": clients["w"], **own}
+    return {"w": clients["w"], **kept_of(clients, SHARED)}

@@ -1,13 +1,16 @@
 """Which model a client of pfed1bs-delta keeps as its own: the shared one after its steps, one near it, or the best."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.trial import ALONE, FT, Trial, empty, verdict
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of
+from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
+from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
+from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, stack
+from pfed1bs.engine.exchange import moved
 from pfed1bs.nn.descent import Descent, Walk
 
 
@@ -18,51 +21,89 @@ class Keeping:
     keep: Literal["ft", "prox", "best"]
     descent: Descent
     lam: float
-    trial: int  # rounds a client takes part in before it chooses
-    margin: float  # standard errors
-    seed: int
+    trial: Trial
 
-    def first(self, w: Tensor) -> State:
-        """What clients with first weights w (S, n) keep beside them."""
-        return empty(w) if self.keep == "best" else {}
+    def first(self, model: State) -> State:
+        """What clients keep beside their first model, weights (S, n) and buffers: two scouts, and how they did."""
+        if self.keep != "best":
+            return {}
+        clients = len(model["w"])
+        tally = {"sums": torch.zeros(clients, 4, 4), "turns": torch.zeros(clients, dtype=torch.int64)}
+        copies = [{name: value.clone() for name, value in model.items()} for _ in range(2)]
+        scouts = {**apart(copies[0], "alone"), **apart(copies[1], "near")}
+        return {**tally, **scouts, "choice": torch.full((clients,), ALONE)}
 
     def followed(self, clients: State, shift: Tensor) -> State:
-        """The client's own models after the shared one has moved; the model of a client that stays alone does not."""
+        """The client's own models after the shared one has moved; one that is trained alone does not."""
         if self.keep != "best":
             return {"w": clients["w"] + shift}
         near = (clients["choice"] != ALONE)[:, None]
-        return {"w": clients["w"] + near * shift, "scout/prox": clients["scout/prox"] + shift}
+        return {"w": clients["w"] + near * shift, "near/w": clients["near/w"] + shift}
+
+    def shared(self, clients: State, cohort: Cohort, batches: Batches) -> Iterable[tuple[Tensor, Tensor]]:
+        """The batches of the update that is sent: they have no sample that a trial needs."""
+        return batches(only=self.trial.seen(clients, cohort)) if self.keep == "best" else batches()
 
     def kept(self, clients: State, u: State, cohort: Cohort, batches: Batches) -> State:
         """The client's own model after the round; u holds weights and buffers after R steps of the shared one."""
         if self.keep == "ft":
             return u
-        return (
-            self.near(clients["w"], self.lam, clients, batches)
-            if self.keep == "prox"
-            else self.best(clients, u["w"], cohort, batches)
-        )
+        if self.keep == "prox":
+            return self.near(model_of(clients), self.lam, clients["theta"], batches())
+        return self.best(clients, u, cohort, batches)
 
-    def near(self, w: Tensor, lam: float | Tensor, clients: State, batches: Batches) -> State:
-        """R steps of w held near the shared model, and the buffers with it."""
-        walk = Walk(w, None, buffers_of(clients), torch.zeros(len(w)))
-        for x, y in batches():
-            walk = self.descent.advance(walk, x, y, lam * (walk.w - clients["theta"]), 1.0)
+    def near(self, model: State, lam: float | Tensor, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> State:
+        """The model after its steps, held near theta, and its buffers with it."""
+        walk = Walk(model["w"], None, buffers_of(model), torch.zeros(len(theta)))
+        for x, y in batches:
+            walk = self.descent.advance(walk, x, y, lam * (walk.w - theta), 1.0)
         return {"w": walk.w, **walk.buffers}
 
-    def best(self, clients: State, u: Tensor, cohort: Cohort, batches: Batches) -> State:
-        """The model of each client's choice; during its trial every candidate."""
-        trial, choice = Trial(self.descent.task, self.descent.lr, self.lam, self.seed), clients["choice"]
-        on = clients["turns"] < self.trial
-        w = self.near(clients["w"], torch.where(choice == ALONE, 0.0, self.lam)[:, None], clients, batches)
-        state = {**clients, **w, "turns": clients["turns"] + 1}
+    def best(self, clients: State, u: State, cohort: Cohort, batches: Batches) -> State:
+        """The model of each client's choice, which loses no sample; during a trial every candidate beside it."""
+        choice, turn = clients["choice"], self.trial.turn(clients)
+        on, ends = turn < self.trial.rounds, turn + 1 == self.trial.rounds
+        lam = torch.where(choice == PROX, self.lam, 0.0)[:, None]
+        own = self.near(model_of(clients), lam, clients["theta"], batches())
+        state = {**clients, "turns": clients["turns"] + 1}
         if bool(on.any()):
-            after = {"alone": self.near(clients["alone"], 0.0, clients, batches)["w"]}
-            after |= trial.run(clients, batches, late=clients["turns"] >= self.trial // 2)
-            state |= {name: torch.where(on[:, None], value, clients[name]) for name, value in after.items()}
-            ends = clients["turns"] + 1 == self.trial
-            choice = torch.where(ends, verdict(state["counts"], cohort.sizes.to(u.device), self.margin), choice)
-            state["w"] = torch.where((ends & (choice == ALONE))[:, None], state["alone"], state["w"])
-        state["w"] = torch.where((choice == FT)[:, None], u, state["w"])
-        work = torch.where(on, 6.0, 2.0)  # gradients per local step
-        return {**state, "choice": choice, "log/work": work, "log/choice": choice.float()}
+            state |= either(on, self.scouted(clients, u, cohort, batches), clients)
+            sizes = cohort.sizes.to(choice.device)
+            choice = torch.where(ends, self.trial.verdict(state["sums"], sizes, choice), choice)
+            for name, new in (("alone", ALONE), ("near", PROX)):
+                own = either((choice == new) & (choice != clients["choice"]), kept_of(state, name), own)
+        own = either(choice == FT, u, own)
+        work = torch.where(on, 4.0, 2.0)  # gradients per local step
+        return {**state, **own, "choice": choice, "log/work": work, "log/choice": choice.float()}
+
+    def begun(self, clients: State, turn: Tensor) -> State:
+        """The clients with fresh scouts where a trial begins: the first model, and the shared one."""
+        if not bool((turn == 0).any()):
+            return clients
+        theta, task = clients["theta"], self.descent.task
+        w = stack(task.init(self.trial.seed), len(theta))
+        alone = moved({"w": w, **task.buffers(len(theta))}, theta.device)
+        near = {"w": theta, **kept_of(clients, SHARED)}
+        fresh = {**apart(alone, "alone"), **apart(near, "near"), "sums": torch.zeros_like(clients["sums"])}
+        return {**clients, **either(turn == 0, fresh, clients)}
+
+    def scouted(self, clients: State, u: State, cohort: Cohort, batches: Batches) -> State:
+        """The scouts after a round of their trial, in whose second half they are scored."""
+        turn, theta, held = self.trial.turn(clients), clients["theta"], self.trial.held(cohort)
+        rest, some = ~held, held | ~held.any(1, keepdim=True)
+        clients = self.begun(clients, turn)
+        alone = self.near(kept_of(clients, "alone"), 0.0, theta, batches(only=rest))
+        near = self.near(kept_of(clients, "near"), self.lam, theta, batches(only=rest))
+        late, sums = (2 * turn >= self.trial.rounds - 1)[:, None, None], clients["sums"]
+        if bool(late.any()):
+            drawn = batches("held", 2, only=some)
+            sums = sums + late * scores(self.descent.task, [alone, u, near], drawn)
+        return {"sums": sums, **apart(alone, "alone"), **apart(near, "near")}
+
+
+def either(mask: Tensor, one: State, other: State) -> State:
+    """The rows of `one` where the mask (S,) is true, those of `other` elsewhere, for all that `one` has."""
+    return {
+        name: torch.where(mask.view(-1, *(1 for _ in value.shape[1:])), value, other[name])
+        for name, value in one.items()
+    }

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
+from pfed1bs.core.rng import LAYERS, key
 from pfed1bs.core.sketch import Rotation, Sketch, srht
 from pfed1bs.nn.task import Task
 
@@ -19,7 +20,7 @@ class Code:
 
     sizes: tuple[int, ...]  # weights in each piece
     ratio: float
-    seed: int  # of the first piece, the others follow
+    seed: int
     round: int
 
     @property
@@ -27,16 +28,21 @@ class Code:
         """Coordinates of the sketch of each piece."""
         return bits(self.sizes, self.ratio)
 
+    @property
+    def seeds(self) -> list[int]:
+        """Of every piece; one piece has the seed itself."""
+        several = len(self.sizes) > 1
+        return [key(self.seed, LAYERS, i) if several else self.seed for i in range(len(self.sizes))]
+
     @cached_property
     def sketches(self) -> list[Sketch]:
         """Phi of every piece."""
-        seeds = range(self.seed, self.seed + len(self.sizes))
-        return [srht(n, m, seed, self.round) for n, m, seed in zip(self.sizes, self.bits, seeds, strict=True)]
+        return [srht(n, m, seed, self.round) for n, m, seed in zip(self.sizes, self.bits, self.seeds, strict=True)]
 
     @cached_property
     def rotations(self) -> list[Rotation]:
         """R of every piece."""
-        return [Rotation(m, self.seed + i, self.round) for i, m in enumerate(self.bits)]
+        return [Rotation(m, seed, self.round) for m, seed in zip(self.bits, self.seeds, strict=True)]
 
     def sketch(self, x: Tensor) -> Tensor:
         """Phi x, (..., n) -> (..., m)."""

@@ -1,104 +1,73 @@
-"""Which model suits a client: a trial on samples that its scouts never train on, without a byte and without a loss.
+"""Which model suits a client: a trial on samples that no candidate has trained on, without a byte.
 
-For some rounds a client trains, beside its models, a scout of each candidate on three quarters of its samples and
-counts the scouts' right answers on the other quarter. The models themselves train on everything. Which samples are
-held back is a function of the sample, so it is the same in every round and costs no memory.
+A client begins alone. In a trial it trains a scout of every candidate, with statistics of its own, on one half of its
+samples and scores them on the other half. The held half is chosen by the samples' places in the client's training set
+and is the same in every trial. What the client sends leaves it out too, until a shared model has won a trial.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pfed1bs.core.rng import stream
-from pfed1bs.engine.contract import Batches, State, buffers_of
+from pfed1bs.engine.contract import Cohort, State, buffers_of
 from pfed1bs.nn.task import Task
 
 ALONE, FT, PROX = range(3)  # candidates: own training, the shared model fine-tuned, an own model held near the shared
-HELD = 0.25  # share of the samples that scouts do not see
+HELD = 0.5  # share of the samples that no scout sees
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The scouts of one round: three models for every client, in one stack (3 S, n)."""
+    """When a client is on trial, which of its samples are held, and what comes of it."""
 
-    task: Task
-    lr: float
-    lam: float
+    rounds: int  # that a client takes part in during a trial
+    again: int  # that it takes part in from the end of a trial to the next one; 0: there is one trial
+    margin: float  # standard errors
     seed: int
 
-    def held(self, x: Tensor) -> Tensor:
-        """Which samples of x (S, B, ...) are held back, (S, B): a quarter, by a random projection of the sample."""
-        flat = x.flatten(2)
-        direction = torch.rand(flat.shape[-1], generator=stream(self.seed, "held")).to(x)
-        lengths = torch.stack([own @ direction for own in flat])  # so that no client's depend on the others
-        return (lengths * 1000).frac().abs() < HELD
+    def turn(self, clients: State) -> Tensor:
+        """(S,) in which round of a trial a client is; `rounds` or more: in none."""
+        return clients["turns"] % (self.rounds + self.again) if self.again else clients["turns"]
 
-    def visible(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch with every held sample replaced by one that is not."""
-        held = self.held(x)
-        order = held.long().argsort(dim=1, stable=True)
-        seen = (~held).sum(1, keepdim=True).clamp(min=1)
-        places = order.gather(1, torch.arange(held.shape[1], device=x.device) % seen)
-        index = places.view(*places.shape, *(1 for _ in x.shape[2:])).expand_as(x)
-        return x.gather(1, index), y.gather(1, places)
+    def held(self, cohort: Cohort) -> Tensor:
+        """(S, N) half of each client's samples, by their place in its training set, on the CPU."""
+        mask = torch.zeros(len(cohort.sizes), int(cohort.sizes.max()), dtype=torch.bool)
+        for row, client, size in zip(mask, cohort.ids.tolist(), cohort.sizes.tolist(), strict=True):
+            row[torch.randperm(size, generator=stream(self.seed, "held", client))[: int(HELD * size)]] = True
+        return mask
 
-    def run(self, clients: State, batches: Batches, late: Tensor) -> State:
-        """Train the scouts for a round; where `late` (S,), count their answers in its second half."""
-        theta, counts = clients["theta"], clients["counts"]
-        scouts = torch.cat([clients["scout/alone"], theta, clients["scout/prox"]])
-        buffers = tripled(buffers_of(clients))
-        for step, (x, y) in enumerate(batches()):
-            if 2 * step >= batches.steps:
-                counts = counts + late[:, None] * self.score(scouts, x, y, buffers)
-            scouts, buffers = self.step(scouts, theta, x, y, buffers)
-        alone, _, prox = scouts.chunk(3)
-        return {"scout/alone": alone, "scout/prox": prox, "counts": counts}
+    def seen(self, clients: State, cohort: Cohort) -> Tensor:
+        """(S, N) the samples that an update may come from: all, once a client is neither alone nor on trial."""
+        free = (clients["choice"] != ALONE) & (self.turn(clients) >= self.rounds)
+        return ~self.held(cohort) | free.cpu()[:, None]
 
-    def score(self, scouts: Tensor, x: Tensor, y: Tensor, buffers: State) -> Tensor:
-        """Counts on the held samples, (S, 5): right answers of three scouts, samples, where ALONE and PROX differ."""
-        held = self.held(x)
-        logits = self.task.logits(scouts, torch.cat([x, x, x]), buffers)
-        right = (logits.argmax(-1).view(3, *y.shape) == y) & held
-        counts = [*right.sum(2), held.sum(1), (right[ALONE] != right[PROX]).sum(1)]
-        return torch.stack(counts, 1).float()
+    def verdict(self, sums: Tensor, sizes: Tensor, choice: Tensor) -> Tensor:
+        """(S,) the choice, or the best of those that beat it by `margin` standard errors of the difference.
 
-    def step(self, scouts: Tensor, theta: Tensor, x: Tensor, y: Tensor, buffers: State) -> tuple[Tensor, State]:
-        """One step of all scouts on the samples they may see."""
-        seen, labels = self.visible(x, y)
-        triple = torch.cat([seen, seen, seen]), torch.cat([labels, labels, labels])
-        grad, _, buffers = self.task.gradient(scouts, *triple, buffers)
-        grad[2 * len(theta) :] += self.lam * (scouts[2 * len(theta) :] - theta)
-        return scouts - self.lr * grad, buffers
+        The same held samples come back in every round, so that only HELD N_k of the scores count as independent.
+        """
+        means = sums / sums[:, -1:, -1:].clamp(min=1)  # of products of two scores; the last score is 1
+        own = torch.arange(len(sums), device=sums.device), choice
+        gain = means[:, :3, 3] - means[:, :3, 3][own][:, None]
+        square = means.diagonal(dim1=1, dim2=2)[:, :3]
+        apart = (square + square[own][:, None] - 2 * means[own][:, :3]).clamp(min=0)  # mean square of the difference
+        error = (apart / (HELD * sizes).floor()[:, None]).sqrt()  # infinite where nothing is held
+        won = (gain > 0) & (gain >= self.margin * error)
+        return torch.where(won.any(1), torch.where(won, gain, 0.0).argmax(1), choice)
 
 
-def tripled(buffers: State) -> State:
-    """Buffers for three models of every client."""
-    return {name: torch.cat([value, value, value]) for name, value in buffers.items()}
+def scores(task: Task, models: list[State], batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """(S, 4, 4) sums of the products of two scores: those of three models, and 1.
 
-
-def verdict(counts: Tensor, sizes: Tensor, margin: float) -> Tensor:
-    """(S,) choices from the counts of a trial: PROX, unless another is better by `margin` standard errors.
-
-    The same held samples come back in every round, so that only HELD N_k of the answers count as independent.
+    A model's score on a sample is the probability that it gives to the right label: right answers tell less.
     """
-    right, samples, differ = counts[:, :3], counts[:, 3].clamp(min=1), counts[:, 4]
-    rate = right / samples[:, None]
-    independent = torch.minimum(samples, (HELD * sizes).clamp(min=1))
-    error = (differ / samples / independent).clamp(min=1e-12).sqrt()
-    best = rate.argmax(1)
-    better = rate.gather(1, best[:, None])[:, 0] - rate[:, PROX] > margin * error
-    return torch.where(better, best, torch.full_like(best, PROX))
-
-
-def empty(w: Tensor) -> State:
-    """What a client keeps for a trial, before it."""
-    clients = len(w)
-    return {
-        "alone": w.clone(),
-        "scout/alone": w.clone(),
-        "scout/prox": w.clone(),
-        "counts": torch.zeros(clients, 5),
-        "turns": torch.zeros(clients, dtype=torch.int64),
-        "choice": torch.full((clients,), PROX),
-    }
+    total = torch.zeros(1, 4, 4)
+    for x, y in batches:
+        given = [task.logits(model["w"], x, buffers_of(model)).softmax(-1) for model in models]
+        right = [values.gather(-1, y[..., None])[..., 0] for values in given]
+        score = torch.stack([*right, torch.ones_like(right[0])], 1)  # (S, 4, B)
+        total = total.to(score) + (score[:, :, None] * score[:, None]).sum(-1)
+    return total
