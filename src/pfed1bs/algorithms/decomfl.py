@@ -25,7 +25,7 @@ class DeComFL(Replica):
     """
 
     lr: float = option(0.05, "eta: step size of fine-tuning, the only place where it counts", POSITIVE, "optimiser")
-    step: float = option(0.01, "of the shared model; less for larger models", POSITIVE)
+    step: float = option(0.01, "of the shared model; large models need less", POSITIVE)
     moves: int = option(10, "R: steps of a round, in place of `steps`; both sides have to know it", at_least(1))
     directions: int = option(10, "P: directions of a step", at_least(1))
     radius: float = option(1e-3, "r: how far away the loss is taken, in directions", POSITIVE)
