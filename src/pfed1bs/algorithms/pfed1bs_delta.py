@@ -57,6 +57,10 @@ class PFed1BSDelta(Method):
         """Which model is personal."""
         return Keeping(self.keep, self.descent, self.lam, self.trial, self.margin, self.seed)
 
+    def gradients(self, steps: int) -> int:
+        """Those of the shared model, and of its own if it is kept apart; a client that chooses takes 6 in its trial."""
+        return {"ft": 1, "prox": 2, "best": 6}[self.keep] * steps
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """Weights that share a scale."""

@@ -17,11 +17,12 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.options import shown
 from pfed1bs.data import Federation
-from pfed1bs.engine.rounds import Diverged, simulate
+from pfed1bs.engine.rounds import Diverged, Schedule, simulate
 from pfed1bs.report.groups import differing, flatten
 from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load, typed_option
 from pfed1bs.runs.recording import terminable
 from pfed1bs.runs.run import Run, federation, method
+from pfed1bs.studies.design import PLAIN, Design
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ def methods(names: Sequence[str]) -> list[Variant]:
     return [variant(name) for name in (REGISTRY if list(names) == ["all"] else names)]
 
 
-def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int]) -> list[Entry]:
+def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int], design: Design = PLAIN) -> list[Entry]:
     """Every variant with every seed; what would be run twice is refused."""
     if not variants or not seeds:
         raise UserError("there is nothing to compare", "name methods with --algorithms or --runs, seeds with --seeds")
     found: dict[str, tuple[str, Entry]] = {}
     for seed in seeds:
         for item in variants:
-            own = config.with_method(item.name, seed, item.options)
+            own = design.applied(config.with_method(item.name, seed, item.options))
             told = f"{item.label} with seed {seed}"
             same = repr((seed, sorted(own.algorithm.items())))
             if same in found:
@@ -98,7 +99,8 @@ def rehearse(config: Config, data: Federation) -> None:
     algorithm = method(config, data.shape, data.num_classes)
     steps = min(config.steps, 2)
     with suppress(Diverged):  # a result, not a mistake
-        next(simulate(algorithm, few, rounds=1, steps=steps, batch=2, seed=config.seed, device=config.device))
+        size = Schedule(rounds=1, steps=steps, batch=2, seed=config.seed_of("batches"))
+        next(simulate(algorithm, few, size, device=config.device))
 
 
 def agree(runs: Sequence[Entry], folder: Path) -> None:
@@ -134,7 +136,7 @@ def kept() -> Callable[[Config], Federation]:
     def dealt(part: DataConfig, clients: int, seed: int) -> Federation:
         return federation(Config(data=part, clients=clients, seed=seed))
 
-    return lambda config: dealt(config.data, config.clients, config.seed)
+    return lambda config: dealt(config.data, config.clients, config.seed_of("partition"))
 
 
 def complete(run: Run) -> None:

@@ -1,0 +1,75 @@
+"""Commands that do many runs, or read them back."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from pfed1bs import report
+from pfed1bs.cli import terminal
+from pfed1bs.cli.words import JSON, RESUME, arguments, ready, seeds, split, whole
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.origin import pasted
+from pfed1bs.runs import flags
+from pfed1bs.runs.config import Config, DataConfig, load
+from pfed1bs.runs.run import folder_of
+from pfed1bs.studies import comparison
+from pfed1bs.studies.design import Design, varied
+
+COMPARED = {
+    "--algorithms": "names with commas between, or all; '' for none but --runs (default: those of the recipe); "
+    "--algorithm.X goes to each that has X, --options.NAME.X to NAME alone",
+    "--seeds": "whole numbers with commas between (default: those of the recipe)",
+    "--vary": "what the seeds change: partition, init, batches with commas between, or all (default); the rest is as "
+    "with seed 0",
+    "--gradients": "gradients that a client computes in a round: sets the steps of every method (default: --steps)",
+    "--parallel": "runs at a time, each in a process of its own with one CPU thread (default: 1)",
+}
+
+
+def compare_command(words: list[str]) -> None:
+    """`pfed1bs compare`: every variant with every seed, one table; --resume leaves finished runs as they are."""
+    own, recipe, rest = split(words, "compare", RESUME | JSON, COMPARED, {"--runs": "variants: 'NAME key=value ...'"})
+    named = load(recipe).compare
+    names = named.algorithms if own.algorithms is None else [name for name in own.algorithms.split(",") if name]
+    variants = [*comparison.methods(names), *(comparison.variant(text) for text in own.runs)]
+    config = load(recipe, rest, [item.name for item in variants])
+    runs = comparison.entries(config, variants, seeds(own.seeds, named.seeds, rest, config), designed(own))
+    ready(config, own.resume)
+    folder = folder_of(config, "compare")
+    if folder.exists() and not own.resume:
+        raise UserError(f"the folder {folder} exists", "add --resume to go on with it, or choose another --out")
+    comparison.agree(runs, folder)
+    comparison.rehearse_all(runs)
+    again = pasted(["compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
+    processes = whole(own, "parallel", 1)
+    if processes > 1:
+        terminal.watch_all(comparison.side_by_side(runs, folder, processes), len(runs), folder, again)
+    done = []
+    for entry, run in zip(runs, comparison.prepared(runs, folder), strict=True):
+        if not comparison.finished(run):
+            terminal.watch(run, own.resume and run.folder.exists(), entry.name, again)
+        done.append(run)
+    (folder / "compare.json").write_text(json.dumps([run.summary for run in done], indent=2) + "\n")
+    terminal.finish(done, folder, own.json)
+
+
+def designed(own: Namespace) -> Design:
+    """What --vary and --gradients say."""
+    return Design(varied(own.vary or "all"), whole(own, "gradients", 0) or None)
+
+
+def report_command(words: list[str]) -> None:
+    """`pfed1bs report RUN...`: a page from files only; that of one folder in it, that of several in a new one."""
+    own = arguments("report", words, "folder for the page (default: that of the runs, or a new one)", folders=True)
+    folders = [Path(name) for name in own.folders]
+    records = report.collect(folders)
+    folder = Path(own.out) if own.out else folders[0] if len(folders) == 1 else _new(records)
+    if (folder / "config.toml").exists() and folders != [folder]:
+        raise UserError(f"{folder} is a run folder with a report of its own", "choose another --out")
+    terminal.write(records, folder)
+    print(folder / "report.html")
+
+
+def _new(records: list[report.RunRecord]) -> Path:
+    """A folder for the page of several folders."""
+    return folder_of(Config(data=DataConfig(name=str(records[0].summary.get("dataset", "runs")))), "report")
