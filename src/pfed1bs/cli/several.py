@@ -9,12 +9,18 @@ from pfed1bs.cli import terminal
 from pfed1bs.cli.words import JSON, RESUME, arguments, ready, seeds, split, whole
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.origin import pasted
+from pfed1bs.report.records import table
+from pfed1bs.report.statistics import Against
 from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config, DataConfig, load
 from pfed1bs.runs.run import folder_of
 from pfed1bs.studies import comparison
 from pfed1bs.studies.design import Design, varied
 
+AGAINST = {
+    "--against": "a method whose row the others are compared with, seed by seed: intervals, tests, equivalence",
+    "--tested": "at most ten of them that are tested, with commas between (default: all, if there are so few)",
+}
 COMPARED = {
     "--algorithms": "names with commas between, or all; '' for none but --runs (default: those of the recipe); "
     "--algorithm.X goes to each that has X, --options.NAME.X to NAME alone",
@@ -22,6 +28,7 @@ COMPARED = {
     "--vary": "what the seeds change: partition, init, batches with commas between, or all (default); the rest is as "
     "with seed 0",
     "--gradients": "gradients that a client computes in a round: sets the steps of every method (default: --steps)",
+    **AGAINST,
     "--parallel": "runs at a time, each in a process of its own with one CPU thread (default: 1)",
 }
 
@@ -34,6 +41,7 @@ def compare_command(words: list[str]) -> None:
     variants = [*comparison.methods(names), *(comparison.variant(text) for text in own.runs)]
     config = load(recipe, rest, [item.name for item in variants])
     runs = comparison.entries(config, variants, seeds(own.seeds, named.seeds, rest, config), designed(own))
+    against = compared_with(own, [item.name for item in variants])
     ready(config, own.resume)
     folder = folder_of(config, "compare")
     if folder.exists() and not own.resume:
@@ -50,7 +58,7 @@ def compare_command(words: list[str]) -> None:
             terminal.watch(run, own.resume and run.folder.exists(), entry.name, again)
         done.append(run)
     (folder / "compare.json").write_text(json.dumps([run.summary for run in done], indent=2) + "\n")
-    terminal.finish(done, folder, own.json)
+    terminal.finish(done, folder, own.json, against)
 
 
 def designed(own: Namespace) -> Design:
@@ -58,15 +66,30 @@ def designed(own: Namespace) -> Design:
     return Design(varied(own.vary or "all"), whole(own, "gradients", 0) or None)
 
 
+def compared_with(own: Namespace, methods: list[str]) -> Against | None:
+    """What --against and --tested say; rows that no method will have are refused."""
+    against = Against.asked(own.against, own.tested)
+    for label in (against.method, *(against.tested or ())) if against else ():
+        if label.partition(" ")[0] not in methods:
+            raise UserError(f"{label} is not among the methods that are run", f"there are {', '.join(methods)}")
+    return against
+
+
 def report_command(words: list[str]) -> None:
-    """`pfed1bs report RUN...`: a page from files only; that of one folder in it, that of several in a new one."""
-    own = arguments("report", words, "folder for the page (default: that of the runs, or a new one)", folders=True)
-    folders = [Path(name) for name in own.folders]
+    """`pfed1bs report RUN...`: a page from files only; that of one folder in it, that of several in a new one.
+
+    `pfed1bs report table.json --against NAME` prints the differences between the rows of a table.
+    """
+    own = arguments("report", words, "folder for the page (default: that of the runs, or a new one)", AGAINST)
+    folders, against = [Path(name) for name in own.folders], Against.asked(own.against, own.tested)
+    if against and [path.suffix for path in folders] == [".json"]:
+        terminal.show_differences(against, table(folders[0]))
+        return
     records = report.collect(folders)
     folder = Path(own.out) if own.out else folders[0] if len(folders) == 1 else _new(records)
     if (folder / "config.toml").exists() and folders != [folder]:
         raise UserError(f"{folder} is a run folder with a report of its own", "choose another --out")
-    terminal.write(records, folder)
+    terminal.write(records, folder, against)
     print(folder / "report.html")
 
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from pfed1bs import report
 from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
 from pfed1bs.report.groups import groups
-from pfed1bs.report.results import CAPTION, plain, results
+from pfed1bs.report.results import CAPTION, labelled, plain, results
+from pfed1bs.report.statistics import MOST, Against
 from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import Entry
 
@@ -75,10 +76,10 @@ def watch_all(ended: Iterator[Entry], total: int, folder: Path, again: str) -> N
         raise Interrupted(f"interrupted, {folder} holds what was done", f"go on with: {again}") from error
 
 
-def finish(runs: list[Run], folder: Path, as_json: bool) -> None:
-    """Write the pictures and the report, print the table."""
+def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None = None) -> None:
+    """Write the pictures and the report, print the table, and the differences to a method that was named."""
     records = [report.read(run.folder) for run in runs]
-    write(records, folder)
+    write(records, folder, against)
     if as_json:
         summaries = [run.summary for run in runs]
         print_json(summaries[0] if len(runs) == 1 else summaries)
@@ -89,11 +90,22 @@ def finish(runs: list[Run], folder: Path, as_json: bool) -> None:
     show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
     if "global" in heads or "tuned" in heads:
         print(CAPTION)
+    if against:
+        show_differences(against, labelled(groups(records)))
     print(f"folder  {folder}\nreport  {folder / 'report.html'}\npicture {folder / 'plots' / 'accuracy-bytes.svg'}")
 
 
-def write(records: list[report.RunRecord], folder: Path) -> None:
+def show_differences(against: Against, runs: Sequence[Mapping[str, object]]) -> None:
+    """Print the paired differences to a method."""
+    heads, *lines = against.sheet(runs)
+    title = f"accuracy minus that of {against.method}, seed by seed"
+    show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
+    if not any(item.p is not None for item in against.verdicts(runs)) and len(lines) > MOST:
+        print(f"nothing is tested: name at most {MOST} comparisons with --tested a,b")
+
+
+def write(records: list[report.RunRecord], folder: Path, against: Against | None = None) -> None:
     """The page, and where there are several runs the table as a file."""
-    report.write(records, folder / "report.html")
+    report.write(records, folder / "report.html", against)
     if len(records) > 1:
-        (folder / "table.json").write_text(json.dumps(plain(records)) + "\n")
+        (folder / "table.json").write_text(json.dumps(plain(records, against)) + "\n")

@@ -15,12 +15,16 @@ RESUME = {"--resume": "go on with the folder of --out"}
 JSON = {"--json": "print JSON"}
 
 
-def arguments(command: str, words: list[str], out: str = "", folders: bool = False) -> argparse.Namespace:
-    """The flags of a command that takes no configuration; `out` says what --out is for."""
+def arguments(
+    command: str, words: list[str], out: str = "", folders: dict[str, str] | None = None
+) -> argparse.Namespace:
+    """The flags of a command that takes no configuration; `out` says what --out is for, `folders` what it takes too."""
     parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
     parser.add_argument("-h", "--help", action="help", help="show this")
-    if folders:
+    if folders is not None:
         parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, or folders of run folders")
+        for name, text in folders.items():
+            parser.add_argument(name, default=None, help=text)
     else:
         parser.add_argument("--json", action="store_true", default=False, help="print JSON")
     if out:

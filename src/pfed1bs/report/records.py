@@ -6,10 +6,12 @@ import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.origin import pasted
+from pfed1bs.runs.folder import LATE
 
 Json = dict[str, object]
 T = TypeVar("T")
@@ -90,6 +92,15 @@ def _read(path: Path, parse: Callable[[bytes], T]) -> T:
         return parse(path.read_bytes())
     except ValueError as error:  # the parsers' own errors and bad UTF-8 are ValueErrors too
         raise UserError(f"{path} is damaged: {error}", "restore the file or repeat the run") from error
+
+
+def table(path: Path) -> list[Json]:
+    """The runs of a table.json; old ones have the mean of the last evaluations in their curves only."""
+    runs = _read(path, _object).get("runs")
+    if not isinstance(runs, list) or not all(isinstance(run, dict) and "seed" in run for run in runs):
+        raise UserError(f"{path} is no table of runs", "give the table.json of `pfed1bs compare`")
+    late = [[point[-1] for point in run.get("curve", [])[-LATE:]] for run in runs]
+    return [({"accuracy_late": fmean(points)} if points else {}) | run for run, points in zip(runs, late, strict=True)]
 
 
 def go_on(folder: Path) -> str:
