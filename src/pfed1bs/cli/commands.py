@@ -8,6 +8,7 @@ from pfed1bs.cli import holdings, terminal
 from pfed1bs.cli.help import HELP
 from pfed1bs.cli.several import compare_command as compare_command
 from pfed1bs.cli.several import report_command as report_command
+from pfed1bs.cli.several import tune_command as tune_command
 from pfed1bs.cli.words import JSON, RESUME, arguments, ready, split
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need

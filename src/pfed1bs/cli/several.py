@@ -13,8 +13,9 @@ from pfed1bs.report.records import table
 from pfed1bs.report.statistics import Against
 from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config, DataConfig, load
+from pfed1bs.runs.folder import written
 from pfed1bs.runs.run import folder_of
-from pfed1bs.studies import comparison
+from pfed1bs.studies import comparison, tuning
 from pfed1bs.studies.design import Design, varied
 
 AGAINST = {
@@ -32,6 +33,16 @@ COMPARED = {
     "--parallel": "runs at a time, each in a process of its own with one CPU thread (default: 1)",
 }
 
+TUNED = {
+    "--algorithms": "names with commas between (default: all)",
+    "--seeds": "whole numbers with commas between, none of the recipe's tables (default: 100,101)",
+    "--points": "sets of options that are tried for every method, with all seeds each (default: 9)",
+    "--searched": "options with commas between (default: lr, server_lr, step and the method's own knob)",
+    "--gradients": COMPARED["--gradients"],
+    "--parallel": COMPARED["--parallel"],
+    "--write": "a recipe whose [options.NAME] tables become those that were found",
+}
+
 
 def compare_command(words: list[str]) -> None:
     """`pfed1bs compare`: every variant with every seed, one table; --resume leaves finished runs as they are."""
@@ -43,9 +54,7 @@ def compare_command(words: list[str]) -> None:
     runs = comparison.entries(config, variants, seeds(own.seeds, named.seeds, rest, config), designed(own))
     against = compared_with(own, [item.name for item in variants])
     ready(config, own.resume)
-    folder = folder_of(config, "compare")
-    if folder.exists() and not own.resume:
-        raise UserError(f"the folder {folder} exists", "add --resume to go on with it, or choose another --out")
+    folder = empty(config, "compare", own.resume)
     comparison.agree(runs, folder)
     comparison.rehearse_all(runs)
     again = pasted(["compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
@@ -59,6 +68,39 @@ def compare_command(words: list[str]) -> None:
         done.append(run)
     (folder / "compare.json").write_text(json.dumps([run.summary for run in done], indent=2) + "\n")
     terminal.finish(done, folder, own.json, against)
+
+
+def tune_command(words: list[str]) -> None:
+    """`pfed1bs tune`: the same number of points for every method; finished runs are kept, --resume goes on."""
+    own, recipe, rest = split(words, "tune", RESUME | JSON, TUNED)
+    if own.write and not Path(own.write).is_file():
+        raise UserError(f"there is no recipe {own.write} to write to", "give the path of a .toml file")
+    names = [item.name for item in comparison.methods((own.algorithms or "all").split(","))]
+    config = load(recipe, rest, names)
+    chosen = tuple(seeds(own.seeds or "100,101", [], rest, config))
+    ready(config, own.resume)
+    folder = empty(config, "tune", own.resume)
+    design, points = Design(gradients=whole(own, "gradients", 0) or None), whole(own, "points", 9)
+    among = tuple(own.searched.split(",")) if own.searched else ()
+    study = tuning.Study(config, tuple(names), chosen, points, folder, design, among)
+    again = pasted(["tune", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
+    for wave in study.waves():
+        ended = tuning.performed(wave, folder, whole(own, "parallel", 1))
+        done = sum(len(item.scores) for item in study.methods)
+        terminal.watch_all(ended, len(wave), folder, again, f"{done} of {points * len(names)} points done")
+        written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
+    written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
+    if own.write:
+        written(Path(own.write), tuning.rewritten(Path(own.write).read_text(), study.methods))
+    terminal.show_tuned(study, folder, own.json)
+
+
+def empty(config: Config, label: str, resume: bool) -> Path:
+    """The folder of many runs, which is a new one or gone on with."""
+    folder = folder_of(config, label)
+    if folder.exists() and not resume:
+        raise UserError(f"the folder {folder} exists", "add --resume to go on with it, or choose another --out")
+    return folder
 
 
 def designed(own: Namespace) -> Design:

@@ -147,11 +147,14 @@ def complete(run: Run) -> None:
                 pass
 
 
-def side_by_side(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
+def side_by_side(
+    runs: Sequence[Entry], folder: Path, processes: int, borne: tuple[type[Exception], ...] = ()
+) -> Iterator[Entry]:
     """Do what is left of the runs in so many processes, with one CPU thread each; yields every run that has ended.
 
     Processes are new ones, not copies of this one, whose GPU they could not use. An error, Ctrl-C or SIGTERM here ends
-    all of them: those at work leave a checkpoint behind, and nothing that waits is begun.
+    all of them: those at work leave a checkpoint behind, and nothing that waits is begun. Errors that are `borne` end
+    their own run alone.
     """
     context, waiting = get_context("spawn"), list(reversed(runs))
     working: dict[Connection, tuple[Entry, SpawnProcess]] = {}
@@ -166,7 +169,7 @@ def side_by_side(runs: Sequence[Entry], folder: Path, processes: int) -> Iterato
             while working:
                 for ours in cast(list[Connection], wait(list(working))):
                     entry, process = working[ours]
-                    _taken(ours, entry)
+                    _taken(ours, entry, borne)
                     if waiting:
                         working[ours] = _handed(ours, waiting), process
                     else:
@@ -185,13 +188,13 @@ def _handed(ours: Connection, waiting: list[Entry]) -> Entry:
     return waiting.pop()
 
 
-def _taken(ours: Connection, entry: Entry) -> None:
-    """Wait for the end of a run; its error is raised here."""
+def _taken(ours: Connection, entry: Entry, borne: tuple[type[Exception], ...]) -> None:
+    """Wait for the end of a run; its error is raised here, unless it is borne."""
     try:
         error = ours.recv()
     except EOFError:
         raise Failure(f"the process of {entry.name} has died", "try a smaller --parallel") from None
-    if error is not None:
+    if error is not None and not isinstance(error, borne):
         raise error
 
 
