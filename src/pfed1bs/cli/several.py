@@ -34,7 +34,7 @@ COMPARED = {
 }
 
 TUNED = {
-    "--algorithms": "names with commas between (default: all)",
+    "--algorithms": "names with commas between, or all (default: those of the recipe)",
     "--seeds": "whole numbers with commas between, none of the recipe's tables (default: 100,101)",
     "--points": "sets of options that are tried for every method, with all seeds each (default: 9)",
     "--searched": "options with commas between (default: lr, server_lr, step and the method's own knob)",
@@ -75,7 +75,8 @@ def tune_command(words: list[str]) -> None:
     own, recipe, rest = split(words, "tune", RESUME | JSON, TUNED)
     if own.write and not Path(own.write).is_file():
         raise UserError(f"there is no recipe {own.write} to write to", "give the path of a .toml file")
-    names = [item.name for item in comparison.methods((own.algorithms or "all").split(","))]
+    told = own.algorithms.split(",") if own.algorithms else load(recipe).compare.algorithms
+    names = [item.name for item in comparison.methods(told)]
     config = load(recipe, rest, names)
     chosen = tuple(seeds(own.seeds or "100,101", [], rest, config))
     ready(config, own.resume)

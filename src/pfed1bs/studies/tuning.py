@@ -56,7 +56,7 @@ STARTS = {("pfed1bs-delta", "step"): 1.0}  # where the default stands for a rule
 
 
 def axes(method: str, among: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """The options of a method that are searched, from their defaults; only those `among` some names, if there are any."""
+    """The options of a method that are searched, from their defaults; those `among` some names, if there are any."""
     known = keys(algorithm_class(method))
     names = [name for name in (*STEPS, KNOBS.get(method, "")) if name in known and (not among or name in among)]
     starts = {name: STARTS.get((method, name), known[name].default) for name in names}
