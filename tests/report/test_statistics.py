@@ -128,6 +128,11 @@ def test_a_report_has_differences_and_a_table_alone_is_enough_for_them(tmp_path,
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("ditto")]
     assert lines[0][:2] == ["ditto", "+1.50"]
     assert lines[0][-2] == "+5.62"  # half of 60 - 50.25 and 92.5 - 91.5, of 60 - 50.25 and 93.5 - 91.5
+    old = [{"algorithm": "ditto", "options": {"lr": 1.0, "lam": lam}, "seed": 0} for lam in (0.1, 0.3)]
+    runs = [{**run, "accuracy_personal": 90.0 + i, "curve": [[10, 5, 80.0 + i]]} for i, run in enumerate(old)]
+    (tmp_path / "old.json").write_text(json.dumps({"runs": runs}))  # as files in results/ were before `compare`
+    assert cli.main(["report", str(tmp_path / "old.json"), "--against", "ditto lam=0.1"]) == 0
+    assert "ditto lam=0.3    +1.00" in capsys.readouterr().out
     (tmp_path / "no.json").write_text("{}")
     assert cli.main(["report", str(tmp_path / "no.json"), "--against", "local"]) == 2
     assert "no table of runs" in capsys.readouterr().err
