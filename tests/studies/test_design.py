@@ -23,6 +23,8 @@ from pfed1bs.studies.comparison import entries, variant
 from pfed1bs.studies.design import Design, spending, varied
 from run_folders import TINY
 
+FREE = [word for at, word in enumerate(TINY) if "--steps" not in TINY[max(at - 1, 0) : at + 1]]  # without their steps
+
 
 class Counting(Task):
     """A task that counts the gradients of all clients together."""
@@ -94,11 +96,18 @@ def test_a_method_that_does_not_say_its_gradients_has_no_budget(monkeypatch):
 
 def test_a_comparison_at_equal_gradients_writes_them_down(tmp_path):
     words = ["--algorithms", "local,ditto", "--gradients", "4", "--out", str(tmp_path / "c")]
-    assert cli.main(["compare", *TINY, *words]) == 0
+    assert cli.main(["compare", *FREE, *words]) == 0
     runs = {run["algorithm"]: run for run in json.loads((tmp_path / "c" / "table.json").read_text())["runs"]}
     assert runs["local"]["gradients"] == runs["ditto"]["gradients"] == 4
     made = [tomllib.loads((tmp_path / "c" / f"{name}-s0" / "config.toml").read_text()) for name in ("local", "ditto")]
     assert [config["steps"] for config in made] == [4, 2]
+
+
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_work_is_given_in_one_way(command, tmp_path, capsys):
+    words = ["--algorithms", "local", "--gradients", "4", "--out", str(tmp_path / "c")]
+    assert cli.main([command, *TINY, *words]) == 2 and not (tmp_path / "c").exists()
+    assert "by --steps or by --gradients" in capsys.readouterr().err
 
 
 def drawn(config):

@@ -136,8 +136,9 @@ def test_what_was_found_is_printed_and_written_to_a_recipe(tmp_path, capsys):
 
 
 def test_a_budget_of_gradients_holds_in_tuning_too(tmp_path):
-    words = ["--algorithms", "local,ditto", "--seeds", "100", "--points", "1", "--gradients", "4"]
-    assert tune(*words, "--out", str(tmp_path / "t")) == 0
+    words = ["--algorithms", "local,ditto", "--seeds", "100", "--points", "1", "--gradients", "4", "--clients", "3"]
+    words += ["--batch", "4", "--rounds", "2", "--data.cap", "12", "--data.partition", "iid"]
+    assert cli.main(["tune", *words, "--out", str(tmp_path / "t")]) == 0
     runs = [json.loads(path.read_text()) for path in (tmp_path / "t").glob("*/summary.json")]
     assert [run["gradients"] for run in runs] == [4, 4]
     assert json.loads((tmp_path / "t" / "tuning.json").read_text())["gradients"] == 4

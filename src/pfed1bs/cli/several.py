@@ -51,7 +51,7 @@ def compare_command(words: list[str]) -> None:
     names = named.algorithms if own.algorithms is None else [name for name in own.algorithms.split(",") if name]
     variants = [*comparison.methods(names), *(comparison.variant(text) for text in own.runs)]
     config = load(recipe, rest, [item.name for item in variants])
-    runs = comparison.entries(config, variants, seeds(own.seeds, named.seeds, rest, config), designed(own))
+    runs = comparison.entries(config, variants, seeds(own.seeds, named.seeds, rest, config), designed(own, rest))
     against = compared_with(own, [item.name for item in variants])
     ready(config, own.resume)
     folder = empty(config, "compare", own.resume)
@@ -81,7 +81,7 @@ def tune_command(words: list[str]) -> None:
     chosen = tuple(seeds(own.seeds or "100,101", [], rest, config))
     ready(config, own.resume)
     folder = empty(config, "tune", own.resume)
-    design, points = Design(gradients=whole(own, "gradients", 0) or None), whole(own, "points", 9)
+    design, points = designed(own, rest), whole(own, "points", 9)
     among = tuple(own.searched.split(",")) if own.searched else ()
     study = tuning.Study(config, tuple(names), chosen, points, folder, design, among)
     again = pasted(["tune", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
@@ -104,9 +104,12 @@ def empty(config: Config, label: str, resume: bool) -> Path:
     return folder
 
 
-def designed(own: Namespace) -> Design:
+def designed(own: Namespace, rest: list[str]) -> Design:
     """What --vary and --gradients say."""
-    return Design(varied(own.vary or "all"), whole(own, "gradients", 0) or None)
+    gradients = whole(own, "gradients", 0) or None
+    if gradients and flags.one(rest, "steps") is not None:
+        raise UserError("work is given by --steps or by --gradients, not by both", f"write --gradients {gradients}")
+    return Design(varied(getattr(own, "vary", None) or "all"), gradients)
 
 
 def compared_with(own: Namespace, methods: list[str]) -> Against | None:

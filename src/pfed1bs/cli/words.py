@@ -22,7 +22,7 @@ def arguments(
     parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
     parser.add_argument("-h", "--help", action="help", help="show this")
     if folders is not None:
-        parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, or folders of run folders")
+        parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, folders of them, or a table.json")
         for name, text in folders.items():
             parser.add_argument(name, default=None, help=text)
     else:
