@@ -21,7 +21,7 @@ RUN = {
 
 def simulated(desk, **options):
     config = desk.config
-    size = {"steps": config.steps, "batch": config.batch, "seed": config.seed}
+    size = {"steps": config.steps, "batch": config.batch, "seed": config.seed_of("batches")}
     algorithm = desk.server().algorithm
     return list(simulate(algorithm, desk.data, rounds=config.rounds, sampled=config.sampled, **size, **options))
 
@@ -39,6 +39,7 @@ VARIANTS = [
     {"algorithm.name": "pfed1bs-delta", "algorithm.keep": "best"},
     {"algorithm.name": "local", "algorithm.train": "all"},
     {"algorithm.name": "dispfl", "algorithm.neighbours": 1},
+    {"algorithm.name": "fedavg", "partition_seed": 3, "init_seed": 4, "batches_seed": 5},
     {"algorithm.name": "signsgd", "rounds": 6, "sampled": 2},
     {"algorithm.name": "stc", "rounds": 6, "sampled": 1, "min_clients": 1},
 ]
@@ -69,7 +70,9 @@ def test_a_network_gives_the_bits_of_the_simulator(options, tmp_path, threads):
     assert_same(ours[-1].progress.server, theirs[-1].progress.server)
     assert_clients(desk, ours[-1], theirs[-1])
     ids, scores = server.judge(ours[-1].progress)
-    expected = evaluate(server.algorithm, desk.data, theirs[-1].progress, steps=2, batch=8)
+    expected = evaluate(
+        server.algorithm, desk.data, theirs[-1].progress, steps=2, batch=8, seed=desk.config.seed_of("batches")
+    )
     assert ids.tolist() == [0, 1, 2, 3, 4] and set(scores) == set(expected)
     for kind, score in scores.items():
         assert_same(vars(score), vars(expected[kind]))

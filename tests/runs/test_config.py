@@ -48,6 +48,15 @@ def test_every_recipe_is_valid(path):
     assert load(str(path)).rounds >= 1
 
 
+def test_recipes_of_tables_have_the_methods_and_seeds_that_they_promise():
+    paper = {"fedavg", "obda", "obcsaa", "zsign", "eden", "fedbat", "pfed1bs"}
+    for name, seeds in (("fmnist-few", 10), ("cifar10-few", 5), ("svhn-few", 5), ("cifar100-few", 3)):
+        compared = load(str(ROOT / "recipes" / f"{name}.toml")).compare
+        assert set(compared.algorithms) == paper | {"local", "fedavg-ft", "ditto", "pfed1bs-delta"}
+        assert compared.seeds == list(range(seeds))
+    assert load(str(ROOT / "recipes" / "mnist-all.toml")).compare.algorithms == ["all"]
+
+
 def test_flags_beat_the_recipe_and_the_recipe_beats_defaults(tmp_path):
     path = recipe(tmp_path, 'rounds = 7\nbatch = 5\n[algorithm]\nname = "pfed1bs"\nlam = 0.25\n')
     config = load(path, ["--rounds", "9", "--algorithm.gamma", "3"])

@@ -1,52 +1,144 @@
-"""Tuning: the same grid for all methods, judged on training samples, and a step that diverges is a result."""
+"""Tuning: the same rule and number of runs for all methods, judged on training samples; what diverges is a result."""
+
+import json
+import tomllib
 
 import pytest
 
 from pfed1bs import make
 from pfed1bs.algorithms import REGISTRY
+from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import UserError
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import federation
 from pfed1bs.studies import tuning
+from pfed1bs.studies.search import Search
 from run_folders import TINY
 from tiny import chain
 
 SMALL = [*TINY, "--steps", "2"]
 
 
+def tune(*words):
+    return cli.main(["tune", *SMALL, *words])
+
+
+def study(folder, names=("local",), seeds=(100,), points=3, more=()):
+    found = tuning.Study(load(None, [*SMALL, *more], list(names)), tuple(names), seeds, points, folder)
+    for wave in found.waves():
+        assert len([*tuning.performed(wave, folder, 1)]) == len(wave)
+    return found
+
+
 @pytest.mark.parametrize("name", REGISTRY)
-def test_every_point_of_the_grid_is_a_method_that_can_be_made(name):
-    points = tuning.grid(name)
-    assert len(points) == (12 if name in tuning.KNOBS else 4)
-    assert len({point.label for point in points}) == len(points)
-    for point in points:
-        make(name, chain(), **point.options)
+def test_every_method_has_its_local_step_and_its_server_step_searched(name):
+    searched = tuning.axes(name)
+    options = [axis.option for axis in searched]
+    known = {field for field in ("lr", "server_lr", "step") if field in make(name, chain()).__dataclass_fields__}
+    assert known <= set(options) and len(set(options)) == len(options) <= 3
+    start = Search(searched)
+    make(name, chain(), **start.options(start.wanted()[0]))
 
 
-def test_the_best_mean_over_seeds_wins_and_finished_runs_are_not_repeated(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "STEPS", (1e9, 0.05))
-    config = load(None, [*SMALL, "--algorithm.mu", "1"], ["local"])
-    found = tuning.trials(config, "local", [0, 1], tmp_path)
-    assert [trial.variant.options["lr"] for trial in found] == [1e9, 0.05]
-    assert found[0].scores == (0.0, 0.0) and tuning.best(found) is found[1] and len(found[1].scores) == 2
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
-    assert tuning.trials(config, "local", [0, 1], tmp_path) == found and len(before) == 2
-    assert {path: path.stat().st_mtime_ns for path in before} == before
+def test_the_search_can_be_kept_to_some_options(tmp_path, capsys):
+    assert [axis.option for axis in tuning.axes("ditto", ("lr", "lam"))] == ["lr", "lam"]
+    words = ["--algorithms", "local,ditto", "--searched", "server_lr", "--out", str(tmp_path / "t")]
+    assert tune(*words) == 2 and "local has no server_lr to search" in capsys.readouterr().err
 
 
-def test_runs_of_other_settings_are_not_taken_for_trials(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "STEPS", (0.05,))
-    tuning.trials(load(None, SMALL), "local", [0], tmp_path)
-    with pytest.raises(UserError, match="was run with other settings: clients was 3, now 4"):
-        tuning.trials(load(None, [*SMALL, "--clients", "4"]), "local", [0], tmp_path)
+def test_every_knob_is_an_option_of_its_method():
+    for name, knob in tuning.KNOBS.items():
+        assert knob in [axis.option for axis in tuning.axes(name)]
 
 
-def test_tuning_judges_on_training_samples(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "STEPS", (0.05,))
-    config = load(None, SMALL)
-    tuning.trials(config, "local", [0], tmp_path)
-    [line] = [
-        line for line in (tmp_path / "local-lr=0.05-s0" / "clients.csv").read_text().splitlines() if line[0] == "0"
-    ]
-    held = federation(load(None, [*SMALL, "--data.validate", "true"]))
+def test_every_method_has_the_same_number_of_runs_and_the_best_mean_wins(tmp_path):
+    found = study(tmp_path, ("local", "ditto", "apfl"), (100, 101), points=4)
+    told = found.plain()
+    assert [item["runs"] for item in told["methods"]] == [8, 8, 8]
+    for item in told["methods"]:
+        assert len(item["points"]) == 4 and item["accuracy"] == max(point["mean"] for point in item["points"])
+        assert all(point["mean"] == pytest.approx(sum(point["scores"]) / 2) for point in item["points"])
+    assert told["seeds"] == [100, 101] and told["points"] == 4 and {"command", "commit", "processor"} <= told.keys()
+    assert len([*tmp_path.glob("*/summary.json")]) == 24 and not [*tmp_path.glob("*/checkpoint.safetensors")]
+
+
+def test_tuning_judges_on_training_samples_with_the_score_of_tables(tmp_path):
+    found = study(tmp_path, points=1)
+    [folder] = [path.parent for path in tmp_path.glob("*/summary.json")]
+    [line] = [line for line in (folder / "clients.csv").read_text().splitlines() if line[0] == "0"]
+    held = federation(load(None, [*SMALL, "--data.validate", "true", "--seed", "100"]))
     assert line.split(",")[1:3] == [str(len(held.train[0])), str(len(held.test[0]))]
+    assert json.loads((folder / "summary.json").read_text())["accuracy"] == found.methods[0].scores[(0.0,)][0]
+
+
+def test_a_run_that_diverges_is_the_worst_result_and_a_point(tmp_path, monkeypatch):
+    monkeypatch.setitem(tuning.STARTS, ("local", "lr"), 1e25)
+    found = study(tmp_path, more=["--algorithm.mu", "1"])
+    [item] = found.plain()["methods"]
+    assert item["runs"] == 3 and [point["scores"] for point in item["points"]] == [[None]] * 3
+    assert item["accuracy"] == 0 and not item["refused"]
+
+
+def test_a_value_that_a_method_refuses_is_written_down_as_its_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "STEPS", ())
+    found = study(tmp_path, ("pfedme",), points=4)
+    [item] = found.plain()["methods"]
+    assert [point["options"] for point in item["points"]][1:3] == [{"lam": 5.0}, {"lam": 19.74}]
+    assert [point["options"] for point in item["refused"]][:2] == [{"lam": 45.0}, {"lam": 25.98}]
+    assert "must be in [0, 1)" in item["refused"][0]["why"] and item["runs"] == 4
+
+
+def test_a_method_whose_defaults_are_refused_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="it needs steps >= 2"):
+        study(tmp_path, ("fedrep",), more=["--steps", "1"])
+
+
+def test_seeds_of_tables_are_refused(tmp_path, capsys):
+    assert tune("--algorithms", "local", "--seeds", "0,100", "--out", str(tmp_path / "t")) == 2
+    assert "seed 0 is one of the recipe's tables" in capsys.readouterr().err and not (tmp_path / "t").exists()
+
+
+def test_a_resumed_tuning_repeats_no_finished_run_and_may_have_more_points(tmp_path, capsys):
+    words = ["--algorithms", "local,fedavg", "--seeds", "100", "--out", str(tmp_path / "t")]
+    assert tune(*words, "--points", "3") == 0
+    first = json.loads((tmp_path / "t" / "tuning.json").read_text())
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "t").glob("*/summary.json")}
+    assert len(before) == 6 and tune(*words, "--points", "3") == 2 and "exists" in capsys.readouterr().err
+    assert tune(*words, "--points", "5", "--resume") == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    again = json.loads((tmp_path / "t" / "tuning.json").read_text())
+    for old, new in zip(first["methods"], again["methods"], strict=True):
+        assert new["points"][:3] == old["points"] and new["runs"] == 5
+    with pytest.raises(UserError, match="was run with other settings: clients was 3, now 4"):
+        study(tmp_path / "t", more=["--clients", "4"])
+
+
+def test_runs_side_by_side_find_what_runs_one_after_the_other_find_though_some_diverge(tmp_path, monkeypatch):
+    words = ["--algorithms", "local", "--seeds", "100,101", "--points", "3", "--json"]
+    words += ["--algorithm.momentum", "0.9", "--algorithm.mu", "1e21", "--rounds", "3"]  # diverges with any step
+    assert tune(*words, "--out", str(tmp_path / "apart")) == 0
+    assert tune(*words, "--out", str(tmp_path / "beside"), "--parallel", "2") == 0
+    ours, theirs = (json.loads((tmp_path / name / "tuning.json").read_text()) for name in ("apart", "beside"))
+    assert ours["methods"] == theirs["methods"] and ours["methods"][0]["points"][0]["scores"] == [None, None]
+
+
+def test_what_was_found_is_printed_and_written_to_a_recipe(tmp_path, capsys):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('# mine\nrounds = 2\n\n[options.local]\nlr = 9.0\nmu = 0.5\n\n[data]\nname = "digits"\n')
+    words = ["--algorithms", "local,apfl", "--seeds", "100", "--points", "1", "--write", str(recipe)]
+    assert cli.main(["tune", str(recipe), *SMALL, *words, "--out", str(tmp_path / "t")]) == 0
+    said = capsys.readouterr().out
+    assert "[options.apfl]\nlr = 0.05\nserver_lr = 1.0\nalpha = 0.5\n" in said and "open end: local, apfl" in said
+    found = tomllib.loads(recipe.read_text())
+    assert found["options"] == {"local": {"lr": 0.05, "mu": 0.5}, "apfl": {"lr": 0.05, "server_lr": 1.0, "alpha": 0.5}}
+    assert found["data"] == {"name": "digits"} and recipe.read_text().startswith("# mine\nrounds = 2\n")
+    assert load(str(recipe)).rounds == 2
+
+
+def test_a_budget_of_gradients_holds_in_tuning_too(tmp_path):
+    words = ["--algorithms", "local,ditto", "--seeds", "100", "--points", "1", "--gradients", "4", "--clients", "3"]
+    words += ["--batch", "4", "--rounds", "2", "--data.cap", "12", "--data.partition", "iid"]
+    assert cli.main(["tune", *words, "--out", str(tmp_path / "t")]) == 0
+    runs = [json.loads(path.read_text()) for path in (tmp_path / "t").glob("*/summary.json")]
+    assert [run["gradients"] for run in runs] == [4, 4]
+    assert json.loads((tmp_path / "t" / "tuning.json").read_text())["gradients"] == 4

@@ -29,6 +29,10 @@ class APFL(Averaging):
     paper: ClassVar[str] = "Deng et al., arXiv 2003.13461"
     personalises: ClassVar[bool] = True
 
+    def gradients(self, steps: int) -> int:
+        """One of each model."""
+        return 2 * steps
+
     def init(self, clients: int) -> tuple[State, State]:
         """Own models and mixtures begin as the shared one."""
         server, state = super().init(clients)

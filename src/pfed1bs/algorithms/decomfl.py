@@ -57,6 +57,10 @@ class DeComFL(Replica):
         model = super().snapshot_layout
         return {**model, "velocity": model["theta"]} if self.beta else model
 
+    def gradients(self, steps: int) -> int:
+        """None: losses alone, without a way back through the model."""
+        return 0
+
     def init(self, clients: int) -> tuple[State, State]:
         """As every copy, at rest."""
         server, states = ({**s, **present(velocity=0 * s["w"] if self.beta else None)} for s in super().init(clients))

@@ -52,6 +52,10 @@ class DisPFL(Method):
         """The mask, and the weights it keeps."""
         return {"mask": Signs(self.task.n), "values": Floats((sum(self.counts),))}
 
+    def gradients(self, steps: int) -> int:
+        """One a step, and one that says which weights come back."""
+        return steps + (self.regrow == "gradient")
+
     def init(self, clients: int) -> tuple[State, State]:
         """The first weights under a mask of each client's own; the server holds them as messages."""
         masks = torch.stack([drawn(self.task.parts, self.counts, self.seed, client) for client in range(clients)])

@@ -26,6 +26,10 @@ class Ditto(Averaging):
     paper: ClassVar[str] = "Li et al., ICML 2021"
     personalises: ClassVar[bool] = True
 
+    def gradients(self, steps: int) -> int:
+        """One of each model."""
+        return 2 * steps
+
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
         server, state = super().init(clients)

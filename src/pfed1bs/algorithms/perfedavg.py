@@ -31,6 +31,10 @@ class PerFedAvg(Averaging):
         """No: judged is the shared model after one step."""
         return False
 
+    def gradients(self, steps: int) -> int:
+        """One to adapt and one after it; the difference that stands for the Hessian takes two more."""
+        return (2 if self.order == "first" else 4) * steps
+
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps down the loss after the adaptation; each draws its batches independently of each other."""
         start, buffers = self.begin(clients, received)

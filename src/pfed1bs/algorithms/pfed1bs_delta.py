@@ -62,6 +62,10 @@ class PFed1BSDelta(Method):
         trial = Trial(self.trial, self.again, self.margin, self.seed)
         return Keeping(self.keep, self.descent, self.lam, trial)
 
+    def gradients(self, steps: int) -> int:
+        """Those of the shared model, and of its own if it is kept apart; a client that chooses takes 4 in its trial."""
+        return {"ft": 1, "prox": 2, "best": 4}[self.keep] * steps
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """Weights that share a scale."""

@@ -45,6 +45,10 @@ class PFedMe(Averaging):
         """As configured."""
         return self.train
 
+    def gradients(self, steps: int) -> int:
+        """Those of the inner steps on every batch."""
+        return self.inner * (self.outer or steps)
+
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """Theta descends the loss and (lambda / 2) |theta - w|^2; after every batch w follows it."""
         start, buffers = self.begin(clients, received)

@@ -38,6 +38,10 @@ class Scaffold(Averaging):
         """The update, and how much the client's gradient has changed."""
         return {**super().up, "dc": Floats((self.task.n,))}
 
+    def gradients(self, steps: int) -> int:
+        """One a step, and as many at the start if c_k is taken there."""
+        return (1 if self.control == "path" else 2) * steps
+
     def init(self, clients: int) -> tuple[State, State]:
         """As in FedAvg, and no gradients yet; the server knows how many clients there are."""
         server, states = super().init(clients)

@@ -4,7 +4,9 @@ HELP = {
     "run": "run one method: pfed1bs run [RECIPE.toml] [--rounds 50] [--algorithm.lam 1e-3] [--out DIR] [--resume]",
     "compare": "run several methods, variants and seeds: pfed1bs compare [RECIPE.toml] --algorithms pfed1bs,local "
     "--runs 'pfed1bs-delta step=0.3' --seeds 0,1,2",
-    "report": "make report.html from run folders: pfed1bs report RUN... [--out DIR]",
+    "tune": "choose options on training samples, by one rule for all methods: pfed1bs tune RECIPE.toml --algorithms "
+    "ditto,fedavg --seeds 100,101 --points 9 [--write RECIPE.toml]",
+    "report": "make report.html from run folders: pfed1bs report RUN... [--against NAME] [--out DIR]",
     "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
     "list": "list the methods with what they send, what they keep and what they can do",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",

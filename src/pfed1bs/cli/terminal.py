@@ -2,17 +2,22 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from pfed1bs import report
 from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
+from pfed1bs.core.options import shown
 from pfed1bs.report.groups import groups
-from pfed1bs.report.results import CAPTION, plain, results
+from pfed1bs.report.results import CAPTION, labelled, plain, results
+from pfed1bs.report.statistics import MOST, Against
 from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import Entry
+from pfed1bs.studies.tuning import Study, table
+
+RIGHT = [False, True, True, False, False]
 
 
 def print_json(value: object) -> None:
@@ -66,25 +71,47 @@ def watch(run: Run, resume: bool, label: str, again: str) -> None:
         raise Interrupted(f"interrupted, {run.folder} holds what was done", f"go on with: {again}") from error
 
 
-def watch_all(ended: Iterator[Entry], total: int, folder: Path, again: str) -> None:
+def watch_all(ended: Iterator[Entry], total: int, folder: Path, again: str, label: str = "") -> None:
     """Count runs that end side by side; `again` is how they go on."""
     progress = need("rich.progress", "cli")
     console = need("rich.console", "cli").Console(stderr=True)
     try:
         with progress.Progress(console=console, disable=not console.is_terminal) as bar:
-            task = bar.add_task(f"{total} runs", total=total)
+            task = bar.add_task(f"{label} {total} runs".strip(), total=total)
             for number, entry in enumerate(ended, 1):
                 bar.update(task, completed=number)
                 if not console.is_terminal:
-                    print(f"{entry.name}: {number} of {total} runs", file=sys.stderr)
+                    print(f"{entry.name}: {number} of {total} runs{label and f', {label}'}", file=sys.stderr)
     except KeyboardInterrupt as error:
         raise Interrupted(f"interrupted, {folder} holds what was done", f"go on with: {again}") from error
 
 
-def finish(runs: list[Run], folder: Path, as_json: bool) -> None:
-    """Write the pictures and the report, print the table."""
+def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
+    """Print what was found for every method, and the tables for a recipe."""
+    if as_json:
+        print_json(study.plain())
+        return
+    heads = ("method", "validation", "runs", "options", "best values")
+    rows = [
+        (
+            *(item.method, f"{item.search.tried[item.search.best]:.2f}", str(sum(map(len, item.scores.values())))),
+            " ".join(f"{key}={shown(value)}" for key, value in item.options.items()),
+            ", ".join(f"{key} {edge}" for key, edge in item.edges.items() if edge != "inside") or "inside",
+        )
+        for item in study.methods
+    ]
+    show_table(f"{study.config.data.name}: percent correct on training samples held back", heads, rows, RIGHT)
+    print("\n".join(table(item.method, item.options) for item in study.methods))
+    ends = [item.method for item in study.methods if any(edge.endswith("end") for edge in item.edges.values())]
+    if ends:
+        print(f"best values at an open end: {', '.join(ends)}; go on with --resume and more --points, the same for all")
+    print(f"folder  {folder}\nfile    {folder / 'tuning.json'}")
+
+
+def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None = None) -> None:
+    """Write the pictures and the report, print the table, and the differences to a method that was named."""
     records = [report.read(run.folder) for run in runs]
-    write(records, folder)
+    write(records, folder, against)
     if as_json:
         summaries = [run.summary for run in runs]
         print_json(summaries[0] if len(runs) == 1 else summaries)
@@ -95,11 +122,22 @@ def finish(runs: list[Run], folder: Path, as_json: bool) -> None:
     show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
     if "global" in heads or "tuned" in heads:
         print(CAPTION)
+    if against:
+        show_differences(against, labelled(groups(records)))
     print(f"folder  {folder}\nreport  {folder / 'report.html'}\npicture {folder / 'plots' / 'accuracy-bytes.svg'}")
 
 
-def write(records: list[report.RunRecord], folder: Path) -> None:
+def show_differences(against: Against, runs: Sequence[Mapping[str, object]]) -> None:
+    """Print the paired differences to a method."""
+    heads, *lines = against.sheet(runs)
+    title = f"accuracy minus that of {against.method}, seed by seed"
+    show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
+    if not any(item.p is not None for item in against.verdicts(runs)) and len(lines) > MOST:
+        print(f"nothing is tested: name at most {MOST} comparisons with --tested a,b")
+
+
+def write(records: list[report.RunRecord], folder: Path, against: Against | None = None) -> None:
     """The page, and where there are several runs the table as a file."""
-    report.write(records, folder / "report.html")
+    report.write(records, folder / "report.html", against)
     if len(records) > 1:
-        (folder / "table.json").write_text(json.dumps(plain(records)) + "\n")
+        (folder / "table.json").write_text(json.dumps(plain(records, against)) + "\n")

@@ -51,9 +51,11 @@ class Client:
     def data(self) -> Federation:
         """A federation in which this client's samples stand at its place."""
         if not self.own:
-            return dealt(self.config.data, self.config.clients, self.config.seed).to(choose(self.config.device))
+            return dealt(self.config.data, self.config.clients, self.config.seed_of("partition")).to(
+                choose(self.config.device)
+            )
         part, (shape, classes) = self.config.data, self.rules.problem(self.config)
-        options = (part.cap, self.config.seed, part.min_size, part.augment, part.validate)
+        options = (part.cap, self.config.seed_of("partition"), part.min_size, part.augment, part.validate)
         alone = federate(load(self.own, num_classes=classes), 1, "iid", "official", *options)
         if alone.shape != shape:
             raise UserError(f"samples of {self.own} have shape {alone.shape}, the federation's {shape}", "reshape them")
@@ -102,7 +104,7 @@ class Client:
     def cohort(self, base: int, round: int) -> Cohort:
         """The client alone in its round."""
         alone = (torch.tensor([value]) for value in (self.partition, self.samples, base))
-        return Cohort(self.config.seed, round, *alone)
+        return Cohort(self.config.seed_of("batches"), round, *alone)
 
     def train(self, content: Content, shelf: Shelf, base: int, round: int, state: State) -> dict[str, Value]:
         """Do a round, keep what came of it, and say it."""
@@ -122,7 +124,7 @@ class Client:
         later = state  # after the news, which show what the shared model is now; judged is what the client has
         if self.algorithm.judged_with == "replica":
             later, _ = hear(self.algorithm, state, [checked(self.algorithm, sent, base, round)])
-        size = (self.config.seed, self.config.steps, self.config.batch)
+        size = (self.config.seed_of("batches"), self.config.steps, self.config.batch)
         models = self.algorithm.personal(
             moved(shared(self.algorithm, later, sent, round), choose(self.config.device)),
             state,

@@ -75,7 +75,7 @@ class Server:
         for attempt in range(1, self.rules.attempts + 1):
             here = self._present(wanted)
             now = self.roster.reconciled(now)
-            plan = prepare(self.algorithm, now, self.roster.sizes, self.config.seed, self.config.sampled)
+            plan = prepare(self.algorithm, now, self.roster.sizes, self.config.seed_of("batches"), self.config.sampled)
             asked.append(plan.part(torch.tensor(sorted(here - {*answers}), dtype=torch.int64)))
             answers |= self._answers(now, asked[-1])
             while (counted := len({*plan.cohort.ids.tolist()} & {*answers})) >= self.rules.min_clients:
@@ -191,7 +191,7 @@ class Server:
         news = [items for one in asked for items in one.news]
         active = [one.active for one in asked]
         everyone = Cohort(
-            self.config.seed,
+            self.config.seed_of("batches"),
             now.round,
             *(torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen")),
         )
@@ -209,7 +209,7 @@ class Server:
         """The connected clients, and how good their models are on their own test samples."""
         here = torch.tensor(sorted(self.roster.refresh(self.link, self.rules.timeout)), dtype=torch.int64)
         now = self.roster.reconciled(now)
-        cohort = Cohort(self.config.seed, now.round, here, self.roster.sizes[here], now.seen[here])
+        cohort = Cohort(self.config.seed_of("batches"), now.round, here, self.roster.sizes[here], now.seen[here])
         sent = needed(self.algorithm, now, cohort) if len(here) else []
         letters: dict[int, Content] = {k: {"news": news} for k, news in zip(here.tolist(), sent, strict=True)}
         found: dict[int, dict[str, list[float]]] = {}

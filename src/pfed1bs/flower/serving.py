@@ -12,6 +12,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.rounds import Progress, Round, Schedule
 from pfed1bs.engine.scores import Score
 from pfed1bs.flower.link import Link, Size
@@ -35,7 +36,7 @@ def serve(link: Link, config: Config, rules: Rules) -> Path:
         folder.server, folder.counted = server, link.size
         for _ in record(Federated(server, rules), folder, Schedule(config.rounds)):
             pass
-        folder.summarise(algorithm.task.n)
+        folder.summarise(algorithm)
     return path
 
 
@@ -121,9 +122,9 @@ class Folder(RunFolder):
         super().save(progress)
         self.event(f"round {progress.round - 1}: {self._closed}")
 
-    def summed(self, lines: list[Record], parameters: int) -> Options:
+    def summed(self, lines: list[Record], algorithm: Algorithm) -> Options:
         """What all rounds came to, with the bytes as they are on each level."""
-        return super().summed(lines, parameters) | {"bytes": tiers(lines)}
+        return super().summed(lines, algorithm) | {"bytes": tiers(lines)}
 
 
 def tiers(lines: list[Record]) -> Options:

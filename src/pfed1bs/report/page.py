@@ -10,7 +10,8 @@ from pfed1bs.core.extras import need
 from pfed1bs.report.groups import groups
 from pfed1bs.report.plots import draw_all
 from pfed1bs.report.records import RunRecord
-from pfed1bs.report.results import results
+from pfed1bs.report.results import labelled, results
+from pfed1bs.report.statistics import Against
 from pfed1bs.report.style import DARK
 from pfed1bs.report.tables import clients, environments, facts, notes, settings
 
@@ -23,7 +24,7 @@ CAPTIONS = {
 }
 
 
-def write(records: Sequence[RunRecord], path: str | Path) -> None:
+def write(records: Sequence[RunRecord], path: str | Path, against: Against | None = None) -> None:
     """Write the page of one or many runs to `path`, and its pictures to plots/NAME.svg beside it."""
     need("matplotlib", "report")
     jinja2 = need("jinja2", "report")
@@ -43,6 +44,8 @@ def write(records: Sequence[RunRecord], path: str | Path) -> None:
     page = template.render(
         facts=facts(records),
         table=results(found),
+        against=against.method if against else "",
+        differences=against.sheet(labelled(found)) if against else [],
         pictures=[(name, CAPTIONS[name], inline(text, name)) for name, text in drawn.items()],
         notes=notes(found),
         clients=clients(found),

@@ -6,10 +6,13 @@ import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from statistics import fmean
+from typing import TypeVar, cast
 
 from pfed1bs.core.errors import UserError
+from pfed1bs.core.options import shown
 from pfed1bs.core.origin import pasted
+from pfed1bs.runs.folder import LATE
 
 Json = dict[str, object]
 T = TypeVar("T")
@@ -95,6 +98,28 @@ def _read(path: Path, parse: Callable[[bytes], T]) -> T:
         return parse(path.read_bytes())
     except ValueError as error:  # the parsers' own errors and bad UTF-8 are ValueErrors too
         raise UserError(f"{path} is damaged: {error}", "restore the file or repeat the run") from error
+
+
+def table(path: Path) -> list[Json]:
+    """The runs of a table.json, or of an older file in results/, with what `compare` writes now."""
+    runs = _read(path, _object).get("runs")
+    if not isinstance(runs, list) or not all(isinstance(run, dict) and {"algorithm", "seed"} <= {*run} for run in runs):
+        raise UserError(f"{path} is no table of runs", "give the table.json of `pfed1bs compare`")
+    shared = [item for item in runs[0].get("options", {}).items() if all(item in _options(run) for run in runs)]
+    return [_older(run, shared) | run for run in runs]
+
+
+def _options(run: Json) -> list[tuple[str, object]]:
+    return [*cast(Json, run.get("options", {})).items()]
+
+
+def _older(run: Json, shared: list[tuple[str, object]]) -> Json:
+    """What can be read off the rest: the label, and the accuracies of the last round and of the last evaluations."""
+    told = [f"{key}={shown(value)}" for key, value in _options(run) if (key, value) not in shared]
+    label, curve = " ".join([str(run["algorithm"]), *told]), cast(list[list[float]], run.get("curve", []))
+    late = {"accuracy_late": fmean(point[-1] for point in curve[-LATE:])} if curve else {}
+    last = {"accuracy": run["accuracy_personal"]} if "accuracy_personal" in run else {}
+    return {"label": label, **last, **late}
 
 
 def go_on(folder: Path) -> str:

@@ -8,6 +8,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.options import keys
 from pfed1bs.report.groups import Group, Spread, groups
 from pfed1bs.report.records import Json, RunRecord
+from pfed1bs.report.statistics import Against
 from pfed1bs.report.style import pen
 
 MIB = 2**20
@@ -22,6 +23,7 @@ class Row:
     colour: str
     seeds: str
     accuracy: Spread | None
+    late: Spread | None  # mean of the last evaluations
     macro: Spread | None
     shared: Spread | None  # of the global model
     tuned: Spread | None
@@ -31,6 +33,7 @@ class Row:
     ratio: Spread | None
     total: Spread | None
     seconds: Spread | None
+    gradients: Spread | None  # of a client in a round
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ def row(group: Group, among: Sequence[Group]) -> Row:
         colour=pen(group).colour,
         seeds=", ".join(str(record.seed) for record in group.records),
         accuracy=group.spread("accuracy"),
+        late=group.spread("accuracy_late"),
         macro=group.spread("accuracy_macro"),
         shared=group.spread("accuracy_global"),
         tuned=group.spread("accuracy_tuned"),
@@ -98,10 +102,16 @@ def row(group: Group, among: Sequence[Group]) -> Row:
         ratio=group.spread("ratio_to_fedavg"),
         total=group.spread("total_mib"),
         seconds=group.spread("seconds"),
+        gradients=group.spread("gradients"),
     )
 
 
-def plain(records: Sequence[RunRecord]) -> Json:
+def labelled(found: Sequence[Group]) -> list[Json]:
+    """The summary of every run with the label of its group."""
+    return [{"label": group.label, **record.summary} for group in found for record in group.records]
+
+
+def plain(records: Sequence[RunRecord], against: Against | None = None) -> Json:
     """Every run with its label, options, summary and curve (round, bytes so far, accuracy), for a file."""
     runs = []
     for group in groups(records):
@@ -110,7 +120,8 @@ def plain(records: Sequence[RunRecord]) -> Json:
             curve = [[t + 1, sent[t], line["accuracy"]] for t, line in enumerate(record.metrics) if "accuracy" in line]
             own = {"label": group.label, "options": chosen(record), "device": record.env.get("device")}
             runs.append({**own, **record.summary, "curve": curve})
-    return {"recipe": {key: value for key, value in records[0].config.items() if key != "algorithm"}, "runs": runs}
+    recipe = {key: value for key, value in records[0].config.items() if key != "algorithm"}
+    return {"recipe": recipe, "runs": runs, **({"paired": against.plain(runs)} if against else {})}
 
 
 def chosen(record: RunRecord) -> Json:
@@ -177,11 +188,13 @@ COLUMNS = (
     Column("MiB\nper round", lambda row: _amount(row.mib), "MiB/round"),
     Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of FedAvg"),
     Column("points\nagainst local", lambda row: _spread(row.gain, plus="+"), optional=True),
+    Column("accuracy %\nmean of last five", lambda row: _spread(row.late), optional=True),
     Column("accuracy %\nmean of clients", lambda row: _spread(row.macro)),
     Column("global\nmodel %", lambda row: _spread(row.shared), "global", optional=True),
     Column("tuned\nmodel %", lambda row: _spread(row.tuned), "tuned", optional=True),
     Column("MiB per round\nif broadcast", lambda row: _amount(row.broadcast)),
     Column("MiB\nin total", lambda row: _amount(row.total)),
+    Column("gradients\na round", lambda row: _amount(row.gradients), optional=True),
     Column("seconds", lambda row: Cell("" if row.seconds is None else f"{row.seconds.mean:.1f}")),
     Column("seeds", lambda row: Cell(row.seeds)),
 )

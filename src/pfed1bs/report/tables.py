@@ -3,10 +3,12 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from pfed1bs.report.groups import UNTOLD, Group, differing, flatten
 from pfed1bs.report.records import RunRecord
 from pfed1bs.report.results import partition
+from pfed1bs.runs.config import Drawn
 from pfed1bs.runs.environment import starts
 
 SUMMARY = {  # facts of the summary, and of the configuration
@@ -65,6 +67,11 @@ def notes(found: Sequence[Group]) -> list[str]:
                 told.append(
                     f"metrics.jsonl of {record.path.name} ends after round {known} of {rounds}; its curves stop there."
                 )
+    fixed = [part for part in get_args(Drawn) if any(f"{part}_seed" in group.settings for group in found)]
+    if fixed:
+        changed = [part for part in get_args(Drawn) if part not in fixed]
+        words = f"Seeds change {', '.join(changed) or 'nothing'} alone (--vary)"
+        told.append(f"{words}: \u00b1 says nothing about {', '.join(fixed)}.")
     for key in differing([group.settings for group in found]):
         if not key.startswith("algorithm."):
             values = dict.fromkeys(str(group.settings.get(key, "none")) for group in found)

@@ -15,6 +15,7 @@ from pfed1bs.runs.flags import given as given_flags
 from pfed1bs.runs.flags import named, one, typed, unknown
 
 Options = dict[str, object]
+Drawn = Literal["partition", "init", "batches"]  # what is random in a run
 DATA = f"{', '.join(CATALOGUE)}, a .npz file or package.module:function"
 
 
@@ -60,6 +61,9 @@ class Config:
     steps: int = option(10, "R, local steps in a round", at_least(1))
     batch: int = option(64, "B, samples in a step", at_least(1))
     seed: int = option(0, "of everything random", SEED, role="seed")
+    partition_seed: int | None = option(None, "who holds what; seed if not given", SEED)
+    init_seed: int | None = option(None, "first weights and projections; seed if not given", SEED)
+    batches_seed: int | None = option(None, "cohorts, batches and the clients' noise; seed if not given", SEED)
     device: str = option("auto", "auto, cpu, cuda, cuda:1", role="machine")
     threads: int | None = option(None, "CPU threads", at_least(1), role="machine")
     chunk: int | None = option(None, "clients computed at once", at_least(1), role="simulator")
@@ -89,6 +93,11 @@ class Config:
     def method(self) -> str:
         """Name of the method."""
         return str(self.algorithm["name"])
+
+    def seed_of(self, part: Drawn) -> int:
+        """The seed of one of the things that are random."""
+        own: int | None = getattr(self, f"{part}_seed")
+        return self.seed if own is None else own
 
     @property
     def trust(self) -> Trust:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import IO, ClassVar, Self
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.core.origin import commit, release
+from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.rounds import Progress, Round
 from pfed1bs.engine.scores import Score, scored, write_clients
 from pfed1bs.runs import checkpoint
@@ -20,6 +22,7 @@ from pfed1bs.runs.environment import argv, started
 from pfed1bs.runs.locking import hold
 
 MIB = 2**20
+LATE = 5  # evaluations whose mean stands beside the last one
 LOCK = "lock"
 Record = dict[str, float | int]
 
@@ -135,14 +138,14 @@ class RunFolder:
         os.fsync(self._metrics.fileno())
         checkpoint.save(self.path / "checkpoint.safetensors", progress, identity(self.config))
 
-    def summarise(self, parameters: int) -> None:
+    def summarise(self, algorithm: Algorithm) -> None:
         """Write down what all rounds came to."""
         lines = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
-        written(self.path / "summary.json", json.dumps(self.summed(lines, parameters), indent=2) + "\n")
+        written(self.path / "summary.json", json.dumps(self.summed(lines, algorithm), indent=2) + "\n")
 
-    def summed(self, lines: list[Record], parameters: int) -> Options:
+    def summed(self, lines: list[Record], algorithm: Algorithm) -> Options:
         """What all rounds came to."""
-        return summarised(self.config, parameters, lines) | {**self.facts}
+        return summarised(self.config, algorithm, lines) | {**self.facts}
 
 
 def identity(config: Config) -> str:
@@ -186,15 +189,19 @@ def written(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def summarised(config: Config, n: int, lines: list[Record]) -> Options:
-    """What a finished run comes to: the last round, never the best one."""
-    last, total = (
-        lines[-1],
-        {key: sum(line[f"{key}_bytes"] for line in lines) for key in ("up", "down", "broadcast", "once")},
-    )
-    sampled = config.sampled or config.clients
+def spent(algorithm: Algorithm, steps: int) -> int | None:
+    """The gradients that a client computes in a round of so many steps, if the method says it."""
+    told = getattr(algorithm, "gradients", None)
+    return None if told is None else int(told(steps))
+
+
+def summarised(config: Config, algorithm: Algorithm, lines: list[Record]) -> Options:
+    """What a finished run comes to: the last round, never the best one, and the mean of the last evaluations."""
+    total = {key: sum(line[f"{key}_bytes"] for line in lines) for key in ("up", "down", "broadcast", "once")}
+    sampled, n = config.sampled or config.clients, algorithm.task.n
     sent = total["up"] + total["down"]
-    scores = {key: value for key, value in last.items() if key.startswith("accuracy")}
+    scores = {key: value for key, value in lines[-1].items() if key.startswith("accuracy")}
+    late = [line["accuracy"] for line in lines if "accuracy" in line][-LATE:]
     return {
         "algorithm": config.method,
         "dataset": config.data.name,
@@ -206,8 +213,10 @@ def summarised(config: Config, n: int, lines: list[Record]) -> Options:
         "sampled": sampled,
         "seed": config.seed,
         "rounds": len(lines),
-        "rested": last.get("rest") == 1 and len(lines) < config.rounds,
+        "rested": lines[-1].get("rest") == 1 and len(lines) < config.rounds,
+        "gradients": spent(algorithm, config.steps),
         **scores,
+        **({"accuracy_late": fmean(late)} if late else {}),
         "mib_per_round": sent / MIB / len(lines),
         "total_mib": (sent + total["once"]) / MIB,
         "up_mib": total["up"] / MIB,

@@ -36,7 +36,8 @@ class Simulator:
     def schedule(self) -> Schedule:
         """How long the run is, and how much work a round has."""
         config = self.config
-        return Schedule(config.rounds, config.sampled, config.steps, config.batch, config.seed, config.chunk)
+        size = (config.rounds, config.sampled, config.steps, config.batch)
+        return Schedule(*size, config.seed_of("batches"), config.chunk)
 
     def rounds(self, resume: Progress | None) -> Iterator[Round]:
         """The rounds after this progress, those that are judged with diagnostics."""
@@ -94,7 +95,7 @@ class Run:
         source = Simulator(self.algorithm, self.data, self.config)
         with terminable(), RunFolder(self.folder, self.config).open(resume) as folder:
             yield from record(source, folder, source.schedule)
-            folder.summarise(self.algorithm.task.n)
+            folder.summarise(self.algorithm)
 
     @property
     def summary(self) -> Options:
@@ -107,14 +108,14 @@ def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     """The method of a run on its model, for samples of this shape."""
     options = {key: value for key, value in config.algorithm.items() if key != "name"}
     task = Task(build(config.model.name, shape, classes), bn=config.model.bn)
-    return resting(make(config.method, task, config.seed, **options), config.rest)
+    return resting(make(config.method, task, config.seed_of("init"), **options), config.rest)
 
 
 def federation(config: Config) -> Federation:
     """The data of a run, given to its clients."""
     part = config.data
-    options = (part.partition, part.split, part.cap, config.seed, part.min_size, part.augment, part.validate)
-    return federate(load(part.name, part.root), config.clients, *options)
+    options = (part.cap, config.seed_of("partition"), part.min_size, part.augment, part.validate)
+    return federate(load(part.name, part.root), config.clients, part.partition, part.split, *options)
 
 
 def folder_of(config: Config, label: str) -> Path:

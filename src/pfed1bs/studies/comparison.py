@@ -17,11 +17,12 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.options import shown
 from pfed1bs.data import Federation
-from pfed1bs.engine.rounds import Diverged, simulate
+from pfed1bs.engine.rounds import Diverged, Schedule, simulate
 from pfed1bs.report.groups import differing, flatten
 from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load, typed_option
 from pfed1bs.runs.recording import terminable
 from pfed1bs.runs.run import Run, federation, method
+from pfed1bs.studies.design import PLAIN, Design
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ def methods(names: Sequence[str]) -> list[Variant]:
     return [variant(name) for name in (REGISTRY if list(names) == ["all"] else names)]
 
 
-def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int]) -> list[Entry]:
+def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int], design: Design = PLAIN) -> list[Entry]:
     """Every variant with every seed; what would be run twice is refused."""
     if not variants or not seeds:
         raise UserError("there is nothing to compare", "name methods with --algorithms or --runs, seeds with --seeds")
     found: dict[str, tuple[str, Entry]] = {}
     for seed in seeds:
         for item in variants:
-            own = config.with_method(item.name, seed, item.options)
+            own = design.applied(config.with_method(item.name, seed, item.options))
             told = f"{item.label} with seed {seed}"
             same = repr((seed, sorted(own.algorithm.items())))
             if same in found:
@@ -98,7 +99,8 @@ def rehearse(config: Config, data: Federation) -> None:
     algorithm = method(config, data.shape, data.num_classes)
     steps = min(config.steps, 2)
     with suppress(Diverged):  # a result, not a mistake
-        next(simulate(algorithm, few, rounds=1, steps=steps, batch=2, seed=config.seed, device=config.device))
+        size = Schedule(rounds=1, steps=steps, batch=2, seed=config.seed_of("batches"))
+        next(simulate(algorithm, few, size, device=config.device))
 
 
 def agree(runs: Sequence[Entry], folder: Path) -> None:
@@ -134,7 +136,7 @@ def kept() -> Callable[[Config], Federation]:
     def dealt(part: DataConfig, clients: int, seed: int) -> Federation:
         return federation(Config(data=part, clients=clients, seed=seed))
 
-    return lambda config: dealt(config.data, config.clients, config.seed)
+    return lambda config: dealt(config.data, config.clients, config.seed_of("partition"))
 
 
 def complete(run: Run) -> None:
@@ -145,11 +147,14 @@ def complete(run: Run) -> None:
                 pass
 
 
-def side_by_side(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
+def side_by_side(
+    runs: Sequence[Entry], folder: Path, processes: int, borne: tuple[type[Exception], ...] = ()
+) -> Iterator[Entry]:
     """Do what is left of the runs in so many processes, with one CPU thread each; yields every run that has ended.
 
     Processes are new ones, not copies of this one, whose GPU they could not use. An error, Ctrl-C or SIGTERM here ends
-    all of them: those at work leave a checkpoint behind, and nothing that waits is begun.
+    all of them: those at work leave a checkpoint behind, and nothing that waits is begun. Errors that are `borne` end
+    their own run alone.
     """
     context, waiting = get_context("spawn"), list(reversed(runs))
     working: dict[Connection, tuple[Entry, SpawnProcess]] = {}
@@ -164,7 +169,7 @@ def side_by_side(runs: Sequence[Entry], folder: Path, processes: int) -> Iterato
             while working:
                 for ours in cast(list[Connection], wait(list(working))):
                     entry, process = working[ours]
-                    _taken(ours, entry)
+                    _taken(ours, entry, borne)
                     if waiting:
                         working[ours] = _handed(ours, waiting), process
                     else:
@@ -183,13 +188,13 @@ def _handed(ours: Connection, waiting: list[Entry]) -> Entry:
     return waiting.pop()
 
 
-def _taken(ours: Connection, entry: Entry) -> None:
-    """Wait for the end of a run; its error is raised here."""
+def _taken(ours: Connection, entry: Entry, borne: tuple[type[Exception], ...]) -> None:
+    """Wait for the end of a run; its error is raised here, unless it is borne."""
     try:
         error = ours.recv()
     except EOFError:
         raise Failure(f"the process of {entry.name} has died", "try a smaller --parallel") from None
-    if error is not None:
+    if error is not None and not isinstance(error, borne):
         raise error
 
 

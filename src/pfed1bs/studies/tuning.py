@@ -1,77 +1,222 @@
-"""Hyper-parameters from the same small grid for all methods, judged on a quarter of the clients' training samples.
+"""Hyper-parameters by one rule and with the same number of runs for all methods, judged on training samples.
 
-The step size of the clients takes the same four values for every method, and one more option takes three in those
-methods that have a knob of their own. The best mean over the seeds wins. Test samples choose nothing (data.validate).
+Searched are the step of the clients, that of the server where there is one, and a knob of the method's own. A point is
+the mean score of its seeds, the score that tables have. Test samples choose nothing (data.validate).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
+from pfed1bs.algorithms import algorithm_class
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.extras import need
+from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
+from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import Diverged
-from pfed1bs.runs.config import Config
+from pfed1bs.runs.config import Config, Options
+from pfed1bs.runs.environment import environment
 from pfed1bs.runs.run import Run
-from pfed1bs.studies.comparison import Variant, agree, complete, entries, prepared
+from pfed1bs.studies.comparison import (
+    Entry,
+    Variant,
+    agree,
+    complete,
+    entries,
+    finished,
+    kept,
+    prepared,
+    rehearse,
+    side_by_side,
+)
+from pfed1bs.studies.design import PLAIN, Design
+from pfed1bs.studies.search import FACTOR, Axis, Place, Search
 
-STEPS = (0.005, 0.02, 0.05, 0.1)
-KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {  # the option besides lr
-    "pfed1bs": ("lam", (5e-5, 5e-4, 5e-2)),
-    "pfed1bs-delta": ("lam", (0.03, 0.1, 0.3)),
-    "obda": ("step", (0.002, 0.005, 0.01)),
-    "signsgd": ("step", (0.002, 0.005, 0.01)),
-    "zsign": ("sigma", (0.03, 0.1, 0.3)),
-    "obcsaa": ("server_lr", (0.5, 1.0, 2.0)),
-    "ditto": ("lam", (0.03, 0.1, 0.3)),
-    "pfedme": ("lam", (1.5, 5.0, 15.0)),  # from 20 on its step overshoots (meta_lr * lam)
-    "fedprox": ("prox", (0.001, 0.01, 0.1)),
-    "fedrep": ("head_share", (0.2, 0.5, 0.8)),
-    "perfedavg": ("alpha", (0.01, 0.03, 0.1)),
-    "apfl": ("alpha", (0.25, 0.5, 0.75)),
-    "fedproto": ("lam", (0.3, 1.0, 3.0)),
-    "dispfl": ("density", (0.3, 0.5, 0.8)),
+STEPS = ("lr", "server_lr", "step")  # of the clients; of the server, under either name
+KNOBS = {
+    "pfed1bs": "lam",
+    "pfed1bs-delta": "lam",
+    "delta-float32": "lam",
+    "zsign": "sigma",
+    "ditto": "lam",
+    "pfedme": "lam",
+    "fedprox": "prox",
+    "fedrep": "head_share",
+    "perfedavg": "alpha",
+    "apfl": "alpha",
+    "fedproto": "lam",
+    "dispfl": "density",
+    "knnper": "lam",
 }
+STARTS = {("pfed1bs-delta", "step"): 1.0, ("delta-float32", "step"): 1.0}  # where the default stands for a rule
+
+
+def axes(method: str, among: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """The options of a method that are searched, from their defaults; those `among` some names, if there are any."""
+    known = keys(algorithm_class(method))
+    names = [name for name in (*STEPS, KNOBS.get(method, "")) if name in known and (not among or name in among)]
+    starts = {name: STARTS.get((method, name), known[name].default) for name in names}
+    return tuple(
+        Axis(name, start, known[name].range in (SHARE, FRACTION, INSIDE))
+        for name, start in starts.items()
+        if isinstance(start, float) and start > 0
+    )
+
+
+@dataclass
+class Tuned:
+    """A method, what was tried of it, and the score of every seed; None: that run diverged."""
+
+    method: str
+    search: Search
+    scores: dict[Place, tuple[float | None, ...]] = field(default_factory=dict)
+
+    def variant(self, place: Place) -> Variant:
+        """The method with the options of a place."""
+        return Variant(self.method, {**self.search.options(place)})
+
+    def heard(self, place: Place, scores: Sequence[float | None]) -> None:
+        """Take the scores of a place; a run that diverged has the worst."""
+        self.scores[place] = tuple(scores)
+        self.search.tried[place] = fmean(score or 0.0 for score in scores)
+
+    @property
+    def options(self) -> dict[str, float]:
+        """The best ones."""
+        return self.search.options(self.search.best)
+
+    @property
+    def edges(self) -> dict[str, str]:
+        """Where the best value of each option lies among those tried."""
+        return {axis.option: self.search.edge(at) for at, axis in enumerate(self.search.axes)}
+
+    def plain(self) -> Options:
+        """Everything, for a file."""
+        points = [
+            {"options": self.search.options(place), "scores": list(self.scores[place]), "mean": mean}
+            for place, mean in self.search.tried.items()
+        ]
+        refused = [{"options": self.search.options(place), "why": why} for place, why in self.search.refused.items()]
+        count = sum(map(len, self.scores.values()))
+        best: Options = {"options": self.options, "accuracy": self.search.tried[self.search.best], "edges": self.edges}
+        return {"algorithm": self.method, "runs": count, **best, "points": points, "refused": refused}
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A point of the grid and its validation accuracies, one per seed."""
+class Study:
+    """Some methods under one budget: so many points each, with these seeds, in a folder."""
 
-    variant: Variant
-    scores: tuple[float, ...]
+    config: Config
+    names: tuple[str, ...]
+    seeds: tuple[int, ...]
+    points: int
+    folder: Path
+    design: Design = PLAIN
+    among: tuple[str, ...] = ()  # options that may be searched; none: the steps and the method's own
 
-    @property
-    def mean(self) -> float:
-        """Over the seeds."""
-        return fmean(self.scores)
+    def __post_init__(self) -> None:
+        """Refuse the seeds of tables, and methods without anything to search."""
+        for name in self.names:
+            if not axes(name, self.among):
+                raise UserError(
+                    f"{name} has no {', '.join(self.among)} to search", "leave it out, or add to --searched"
+                )
+        both = sorted({*self.seeds} & {*self.config.compare.seeds})
+        if both:
+            raise UserError(f"seed {both[0]} is one of the recipe's tables", "tune with others: --seeds 100,101")
+
+    @cached_property
+    def methods(self) -> list[Tuned]:
+        """What is known of each method."""
+        return [Tuned(name, Search(axes(name, self.among))) for name in self.names]
+
+    @cached_property
+    def judged(self) -> Config:
+        """A run that is judged on training samples, after its last round; it goes on as a whole or not at all."""
+        config = self.config
+        return replace(
+            config, data=replace(config.data, validate=True), evaluate_every=config.rounds, checkpoint_every=0
+        )
+
+    def waves(self) -> Iterator[list[Entry]]:
+        """Runs that have to be finished before the next are asked for, until every method has had its points."""
+        samples = kept()
+        while wave := [(item, place) for item in self.methods for place in self.allowed(item, samples)]:
+            variants = [item.variant(place) for item, place in wave]
+            runs = entries(self.judged, variants, self.seeds, self.design)
+            agree(runs, self.folder)
+            yield runs
+            scores = [score(self.folder, entry) for entry in runs]  # seed by seed
+            for at, (item, place) in enumerate(wave):
+                item.heard(place, scores[at :: len(wave)])
+
+    def allowed(self, item: Tuned, samples: Callable[[Config], Federation]) -> list[Place]:
+        """The next places of a method that its options allow; a value that is refused is a limit, not a score."""
+        room = self.points - len(item.search.tried)
+        while places := item.search.wanted()[:room] if room > 0 else []:
+            for place in places:
+                try:
+                    [entry] = entries(self.judged, [item.variant(place)], self.seeds[:1], self.design)
+                    if not (self.folder / entry.name / "summary.json").exists():
+                        rehearse(entry.config, samples(entry.config))
+                except UserError as error:
+                    if not item.search.tried:
+                        raise
+                    item.search.refused[place] = error.message
+                    break
+            else:
+                return places
+        return []
+
+    def plain(self) -> Options:
+        """What was tried and found, for a file."""
+        told: Options = {"score": "accuracy after the last round on a quarter of the clients' training samples"}
+        told |= {"seeds": [*self.seeds], "points": self.points, "factor": FACTOR, "gradients": self.design.gradients}
+        config, summaries = self.config, self.folder.glob("*/summary.json")
+        told["commits"] = sorted({str(json.loads(path.read_text()).get("commit")) for path in summaries})
+        told |= {"rounds": config.rounds, "steps": config.steps, "batch": config.batch, "clients": config.clients}
+        told |= {"data": {**vars(config.data), "root": None}, "model": vars(config.model)}
+        return {**environment(config.device), **told, "methods": [item.plain() for item in self.methods if item.scores]}
 
 
-def grid(method: str) -> list[Variant]:
-    """The points of a method."""
-    knob, values = KNOBS.get(method, ("", (0.0,)))
-    return [Variant(method, {"lr": lr, **({knob: value} if knob else {})}) for lr, value in product(STEPS, values)]
+def performed(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
+    """Do what is left of the runs, one after the other or side by side; one that diverges ends alone."""
+    if processes > 1:
+        yield from side_by_side(runs, folder, processes, borne=(Diverged,))
+        return
+    for entry, run in zip(runs, prepared(runs, folder), strict=True):
+        with suppress(Diverged):
+            complete(run)
+        yield entry
 
 
-def trials(config: Config, method: str, seeds: Sequence[int], folder: Path) -> list[Tried]:
-    """Run all points of a method; finished runs in the folder are taken as they are."""
-    aside = replace(config, data=replace(config.data, validate=True), evaluate_every=config.rounds)
-    points = grid(method)
-    planned = entries(aside, points, seeds)
-    agree(planned, folder)
-    scores = [score(run) for run in prepared(planned, folder)]  # seed by seed
-    return [Tried(point, tuple(scores[i :: len(points)])) for i, point in enumerate(points)]
-
-
-def best(found: Sequence[Tried]) -> Tried:
-    """The highest mean; of equal ones the first."""
-    return max(found, key=lambda trial: trial.mean)
-
-
-def score(run: Run) -> float:
-    """The accuracy of a run; a step that diverges is a result, 0, not an end."""
-    try:
-        complete(run)
-    except Diverged:
-        return 0.0
+def score(folder: Path, entry: Entry) -> float | None:
+    """The accuracy of a run that has ended, whose checkpoint then goes; None: it diverged."""
+    run = Run.prepare(entry.config, folder / entry.name)
+    if not finished(run):
+        return None
+    (run.folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return float(str(run.summary["accuracy"]))
+
+
+def table(method: str, options: Mapping[str, object]) -> str:
+    """The [options.NAME] table of a recipe."""
+    text: str = need("tomli_w", "cli").dumps({"options": {method: dict(options)}})
+    return text
+
+
+def rewritten(recipe: str, found: Sequence[Tuned]) -> str:
+    """The text of a recipe with the options that were found; its other options of the same methods stay."""
+    before = tomllib.loads(recipe).get("options", {})
+    blocks = [block.strip() for block in re.split(r"^(?=\[)", recipe, flags=re.MULTILINE)]
+    for item in found:
+        new = table(item.method, {**before.get(item.method, {}), **item.options}).strip()
+        at = [i for i, block in enumerate(blocks) if block.partition("\n")[0] == new.partition("\n")[0]]
+        blocks = [new if i in at else block for i, block in enumerate(blocks)] if at else [*blocks, new]
+    return "\n\n".join(block for block in blocks if block) + "\n"

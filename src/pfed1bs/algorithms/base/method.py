@@ -45,6 +45,10 @@ class Method(Algorithm):
         """None."""
         return {}
 
+    def gradients(self, steps: int) -> int:
+        """How many a client computes in a round of so many local steps: one in each."""
+        return steps
+
     def absorb(self, clients: State, received: Message, round: int) -> State:
         """Nothing is kept of a broadcast."""
         return clients

@@ -1,0 +1,144 @@
+"""Commands that do many runs, or read them back."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from pfed1bs import report
+from pfed1bs.cli import terminal
+from pfed1bs.cli.words import JSON, RESUME, arguments, ready, seeds, split, whole
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.origin import pasted
+from pfed1bs.report.records import table
+from pfed1bs.report.statistics import Against
+from pfed1bs.runs import flags
+from pfed1bs.runs.config import Config, DataConfig, load
+from pfed1bs.runs.folder import written
+from pfed1bs.runs.run import folder_of
+from pfed1bs.studies import comparison, tuning
+from pfed1bs.studies.design import Design, varied
+
+AGAINST = {
+    "--against": "a method whose row the others are compared with, seed by seed: intervals, tests, equivalence",
+    "--tested": "at most ten of them that are tested, with commas between (default: all, if there are so few)",
+}
+COMPARED = {
+    "--algorithms": "names with commas between, or all; '' for none but --runs (default: those of the recipe); "
+    "--algorithm.X goes to each that has X, --options.NAME.X to NAME alone",
+    "--seeds": "whole numbers with commas between (default: those of the recipe)",
+    "--vary": "what the seeds change: partition, init, batches with commas between, or all (default); the rest is as "
+    "with seed 0",
+    "--gradients": "gradients that a client computes in a round: sets the steps of every method (default: --steps)",
+    **AGAINST,
+    "--parallel": "runs at a time, each in a process of its own with one CPU thread (default: 1)",
+}
+
+TUNED = {
+    "--algorithms": "names with commas between, or all (default: those of the recipe)",
+    "--seeds": "whole numbers with commas between, none of the recipe's tables (default: 100,101)",
+    "--points": "sets of options that are tried for every method, with all seeds each (default: 9)",
+    "--searched": "options with commas between (default: lr, server_lr, step and the method's own knob)",
+    "--gradients": COMPARED["--gradients"],
+    "--parallel": COMPARED["--parallel"],
+    "--write": "a recipe whose [options.NAME] tables become those that were found",
+}
+
+
+def compare_command(words: list[str]) -> None:
+    """`pfed1bs compare`: every variant with every seed, one table; --resume leaves finished runs as they are."""
+    own, recipe, rest = split(words, "compare", RESUME | JSON, COMPARED, {"--runs": "variants: 'NAME key=value ...'"})
+    named = load(recipe).compare
+    names = named.algorithms if own.algorithms is None else [name for name in own.algorithms.split(",") if name]
+    variants = [*comparison.methods(names), *(comparison.variant(text) for text in own.runs)]
+    config = load(recipe, rest, [item.name for item in variants])
+    runs = comparison.entries(config, variants, seeds(own.seeds, named.seeds, rest, config), designed(own, rest))
+    against = compared_with(own, [item.name for item in variants])
+    ready(config, own.resume)
+    folder = empty(config, "compare", own.resume)
+    comparison.agree(runs, folder)
+    comparison.rehearse_all(runs)
+    again = pasted(["compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
+    processes = whole(own, "parallel", 1)
+    if processes > 1:
+        terminal.watch_all(comparison.side_by_side(runs, folder, processes), len(runs), folder, again)
+    done = []
+    for entry, run in zip(runs, comparison.prepared(runs, folder), strict=True):
+        if not comparison.finished(run):
+            terminal.watch(run, own.resume and run.folder.exists(), entry.name, again)
+        done.append(run)
+    (folder / "compare.json").write_text(json.dumps([run.summary for run in done], indent=2) + "\n")
+    terminal.finish(done, folder, own.json, against)
+
+
+def tune_command(words: list[str]) -> None:
+    """`pfed1bs tune`: the same number of points for every method; finished runs are kept, --resume goes on."""
+    own, recipe, rest = split(words, "tune", RESUME | JSON, TUNED)
+    if own.write and not Path(own.write).is_file():
+        raise UserError(f"there is no recipe {own.write} to write to", "give the path of a .toml file")
+    told = own.algorithms.split(",") if own.algorithms else load(recipe).compare.algorithms
+    names = [item.name for item in comparison.methods(told)]
+    config = load(recipe, rest, names)
+    chosen = tuple(seeds(own.seeds or "100,101", [], rest, config))
+    ready(config, own.resume)
+    folder = empty(config, "tune", own.resume)
+    design, points = designed(own, rest), whole(own, "points", 9)
+    among = tuple(own.searched.split(",")) if own.searched else ()
+    study = tuning.Study(config, tuple(names), chosen, points, folder, design, among)
+    again = pasted(["tune", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
+    for wave in study.waves():
+        ended = tuning.performed(wave, folder, whole(own, "parallel", 1))
+        done = sum(len(item.scores) for item in study.methods)
+        terminal.watch_all(ended, len(wave), folder, again, f"{done} of {points * len(names)} points done")
+        written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
+    written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
+    if own.write:
+        written(Path(own.write), tuning.rewritten(Path(own.write).read_text(), study.methods))
+    terminal.show_tuned(study, folder, own.json)
+
+
+def empty(config: Config, label: str, resume: bool) -> Path:
+    """The folder of many runs, which is a new one or gone on with."""
+    folder = folder_of(config, label)
+    if folder.exists() and not resume:
+        raise UserError(f"the folder {folder} exists", "add --resume to go on with it, or choose another --out")
+    return folder
+
+
+def designed(own: Namespace, rest: list[str]) -> Design:
+    """What --vary and --gradients say."""
+    gradients = whole(own, "gradients", 0) or None
+    if gradients and flags.one(rest, "steps") is not None:
+        raise UserError("work is given by --steps or by --gradients, not by both", f"write --gradients {gradients}")
+    return Design(varied(getattr(own, "vary", None) or "all"), gradients)
+
+
+def compared_with(own: Namespace, methods: list[str]) -> Against | None:
+    """What --against and --tested say; rows that no method will have are refused."""
+    against = Against.asked(own.against, own.tested)
+    for label in (against.method, *(against.tested or ())) if against else ():
+        if label.partition(" ")[0] not in methods:
+            raise UserError(f"{label} is not among the methods that are run", f"there are {', '.join(methods)}")
+    return against
+
+
+def report_command(words: list[str]) -> None:
+    """`pfed1bs report RUN...`: a page from files only; that of one folder in it, that of several in a new one.
+
+    `pfed1bs report table.json --against NAME` prints the differences between the rows of a table.
+    """
+    own = arguments("report", words, "folder for the page (default: that of the runs, or a new one)", AGAINST)
+    folders, against = [Path(name) for name in own.folders], Against.asked(own.against, own.tested)
+    if against and [path.suffix for path in folders] == [".json"]:
+        terminal.show_differences(against, table(folders[0]))
+        return
+    records = report.collect(folders)
+    folder = Path(own.out) if own.out else folders[0] if len(folders) == 1 else _new(records)
+    if (folder / "config.toml").exists() and folders != [folder]:
+        raise UserError(f"{folder} is a run folder with a report of its own", "choose another --out")
+    terminal.write(records, folder, against)
+    print(folder / "report.html")
+
+
+def _new(records: list[report.RunRecord]) -> Path:
+    """A folder for the page of several folders."""
+    return folder_of(Config(data=DataConfig(name=str(records[0].summary.get("dataset", "runs")))), "report")

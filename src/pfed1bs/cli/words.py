@@ -1,0 +1,88 @@
+"""Words of the command line: a command's own flags, its recipe, and the flags of the configuration."""
+
+import argparse
+
+from pfed1bs.cli.help import HELP
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.extras import need
+from pfed1bs.engine.rounds import choose
+from pfed1bs.runs import flags
+from pfed1bs.runs.config import Config, known_keys, load
+
+NEEDED = {"rich": "cli", "safetensors": "cli", "tomli_w": "cli", "matplotlib": "report", "jinja2": "report"}
+
+RESUME = {"--resume": "go on with the folder of --out"}
+JSON = {"--json": "print JSON"}
+
+
+def arguments(
+    command: str, words: list[str], out: str = "", folders: dict[str, str] | None = None
+) -> argparse.Namespace:
+    """The flags of a command that takes no configuration; `out` says what --out is for, `folders` what it takes too."""
+    parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
+    parser.add_argument("-h", "--help", action="help", help="show this")
+    if folders is not None:
+        parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, folders of them, or a table.json")
+        for name, text in folders.items():
+            parser.add_argument(name, default=None, help=text)
+    else:
+        parser.add_argument("--json", action="store_true", default=False, help="print JSON")
+    if out:
+        parser.add_argument("--out", default="", help=out)
+    return parser.parse_args(words)
+
+
+def split(
+    words: list[str],
+    command: str,
+    switches: dict[str, str],
+    values: dict[str, str] | None = None,
+    lists: dict[str, str] | None = None,
+) -> tuple[argparse.Namespace, str | None, list[str]]:
+    """The command's own flags, the recipe, and the flags of the configuration."""
+    parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
+    parser.add_argument("-h", "--help", action="store_true", default=False, help="show this")
+    for name, text in switches.items():
+        parser.add_argument(name, action="store_true", default=False, help=text)
+    for name, text in (values or {}).items():
+        parser.add_argument(name, default=None, help=text)
+    for name, text in (lists or {}).items():
+        parser.add_argument(name, action="extend", nargs="+", default=[], help=text)
+    recipe = words[0] if words and not words[0].startswith("-") else None
+    own, rest = parser.parse_known_args(words[1:] if recipe else words)
+    if own.help:
+        first = (getattr(own, "algorithms", None) or "").split(",")[0]
+        print(parser.format_help())
+        print(flags.told(known_keys(flags.named(rest, first or load(recipe).method))))
+        raise SystemExit(0)
+    return own, recipe, rest
+
+
+def seeds(given: str | None, named: list[int], rest: list[str], config: Config) -> list[int]:
+    """The seeds of a comparison: --seeds, or --seed, or those of the recipe."""
+    one = flags.one(rest, "seed") is not None
+    if given is None:
+        return [config.seed] if one else named
+    if one:
+        raise UserError("a comparison takes --seed or --seeds, not both", f"write --seeds {given}")
+    try:
+        return [int(seed) for seed in given.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds must be whole numbers, got {given}", "write --seeds 0,1,2") from None
+
+
+def ready(config: Config, resume: bool) -> None:
+    """Refuse what would fail after training: a folder that nobody named, packages and devices that are not there."""
+    if resume and not config.out:
+        raise UserError("--resume needs to know the run folder", "add --out and the folder of the run")
+    for module, extra in NEEDED.items():
+        need(module, extra)
+    choose(config.device)
+
+
+def whole(given: argparse.Namespace, flag: str, otherwise: int) -> int:
+    """The number of a flag, at least 1."""
+    text: str | None = getattr(given, flag)
+    if text is not None and (not text.isdecimal() or int(text) < 1):
+        raise UserError(f"--{flag} must be a whole number from 1 on, got {text}", f"write --{flag} 6")
+    return int(text or otherwise)
