@@ -25,6 +25,7 @@ from pfed1bs.engine.exchange import (
     watched,
 )
 from pfed1bs.engine.ledger import Traffic, traffic
+from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.recorder import Recorder
 from pfed1bs.engine.trust import ALL, Trust, finite
 from pfed1bs.engine.workers import CPU, alone, portions, spread
@@ -42,7 +43,7 @@ class Schedule:
     steps: int = 10  # R, local steps in a round
     batch: int = 64  # B, samples in a step
     seed: int = 0  # of cohorts and batches
-    chunk: int | None = None  # clients computed at once; None: all
+    chunk: int | None = None  # clients computed at once; None: as many as fit (engine/memory.py)
 
 
 @dataclass(frozen=True)
@@ -156,12 +157,13 @@ def simulate(
     data = data.to(device)
     now = resume or begin(algorithm, len(data.sizes))
     now = replace(now, clients=moved(now.clients, device))
+    chunk = size.chunk or fitting(algorithm, now.clients, data, size.batch, size.sampled, device)
     local = Recorder()
     for t in range(now.round, size.rounds):
         began = perf_counter()
         plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
         turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
-        done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
+        done = spread(turn, portions(len(plan.active.ids), chunk, device), device)
         ids = torch.cat([part.ids for part in done])
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))

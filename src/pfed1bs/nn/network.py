@@ -3,7 +3,7 @@
 import copy
 import pickle
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock, get_ident
 
 import numpy as np
@@ -41,6 +41,7 @@ class Network:
         self._modules = {mode: modules[mode] if self._programs[mode] else _twin(module).train(mode) for mode in modules}
         self._check(before)  # what is drawn while the layers are found out would be a constant of this process
         self._copies: dict[tuple[int, bool], _Copy] = {}
+        self._held: dict[tuple[tuple[int, ...], int], int] = {}
 
     def __call__(
         self, values: Mapping[str, Tensor], x: Tensor, training: bool, places: Places | None = None
@@ -65,6 +66,22 @@ class Network:
         if self._stacked is not None:
             return not self._stacked
         return device.type == "cpu" and (self._convolves or self._programs[training] is None)
+
+    def held(self, shape: tuple[int, ...], batch: int) -> int:
+        """Bytes that a step of one client keeps for its way back, found without computing; 0 where it cannot be."""
+        if (shape, batch) not in self._held:
+            before, kept = _Random(), dict[int, Tensor]()
+            module = copy.deepcopy(self._modules[True]).to("meta")
+            own = {value.untyped_storage()._cdata for value in (*module.parameters(), *module.buffers())}
+            x = torch.empty(batch, *shape, device="meta")
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_keeping(kept), lambda value: value):
+                try:
+                    module(x)
+                except (RuntimeError, TypeError, ValueError):  # not all can be done without numbers
+                    kept.clear()
+            self._check(before)
+            self._held[shape, batch] = sum(value.nbytes for key, value in kept.items() if key not in own)
+        return self._held[shape, batch]
 
     @staticmethod
     @torch.no_grad()
@@ -110,6 +127,11 @@ class Network:
 def _twin(module: nn.Module) -> nn.Module:
     """A copy of a module that shares its parameters and buffers."""
     return copy.deepcopy(module, {id(value): value for value in (*module.parameters(), *module.buffers())})
+
+
+def _keeping(kept: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
+    """Take down every piece of memory that is kept, once."""
+    return lambda value: kept.setdefault(value.untyped_storage()._cdata, value)
 
 
 class _Random:

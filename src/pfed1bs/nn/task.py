@@ -185,6 +185,10 @@ class Task:
         """What the last linear layer sees, (K, B, d), in evaluation mode."""
         return self._seen(self._network(self._values(self._views(w), buffers), x, training=False)[1])
 
+    def held(self, shape: tuple[int, ...], batch: int, device: torch.device) -> int:
+        """Bytes that a step holds for each client on the way back; 0 where one follows the other."""
+        return 0 if self._network.one_by_one(device, training=True) else self._network.held(shape, batch)
+
     def _views(self, w: Tensor) -> dict[str, Tensor]:
         pieces = torch.split(w, self._lengths, 1)
         return {part.name: piece.view(-1, *part.shape) for part, piece in zip(self.parts, pieces, strict=True)}
