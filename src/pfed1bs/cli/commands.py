@@ -8,6 +8,7 @@ from pathlib import Path
 from pfed1bs import report
 from pfed1bs.cli import holdings, terminal
 from pfed1bs.cli.help import HELP
+from pfed1bs.core import gpu
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.core.origin import pasted
@@ -180,7 +181,7 @@ def bench_command(words: list[str]) -> None:
 def env_command(words: list[str]) -> None:
     """`pfed1bs env`."""
     own = _arguments("env", words)
-    facts = environment()
+    facts = environment() | {"gpu": gpu.described()}
     if own.json:
         terminal.print_json(facts)
         return

@@ -1,5 +1,6 @@
 """The round loop: every message of every client is encoded, counted and decoded."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -8,6 +9,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from pfed1bs.core import gpu
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
@@ -226,15 +228,18 @@ def where(now: Progress) -> torch.device:
 
 
 def choose(device: str | torch.device) -> torch.device:
-    """The device; "auto" is CUDA where there is one."""
+    """The device; "auto" is CUDA where there is one that can be used."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        reason = gpu.trouble() if torch.cuda.is_available() else ""
+        if reason:
+            warnings.warn(f"the GPU is not used, the CPU is: {reason}", stacklevel=2)
+        return torch.device("cuda" if reason is None else "cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError:
         raise UserError(f"unknown device {device}", "there are auto, cpu, cuda, cuda:0, cuda:1, ...") from None
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"there is no device {device} here", "leave --device out, or write --device cpu")
+    if chosen.type == "cuda" and (reason := gpu.trouble(chosen.index or 0)):
+        raise UserError(f"there is no device {device} here: {reason}", gpu.ON_CPU)
     return chosen
 
 
