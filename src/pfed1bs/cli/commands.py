@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pfed1bs import report
 from pfed1bs.cli import holdings, terminal
-from pfed1bs.cli.help import HELP
+from pfed1bs.cli.benches import bench_command as bench_command
+from pfed1bs.cli.help import HELP, arguments
 from pfed1bs.core import gpu
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
@@ -78,7 +79,7 @@ def _count(text: str | None) -> int:
 
 def report_command(words: list[str]) -> None:
     """`pfed1bs report RUN...`: a page from files only; that of one folder in it, that of several in a new one."""
-    own = _arguments("report", words, "folder for the page (default: that of the runs, or a new one)", folders=True)
+    own = arguments("report", words, "folder for the page (default: that of the runs, or a new one)", folders=True)
     folders = [Path(name) for name in own.folders]
     records = report.collect(folders)
     folder = Path(own.out) if own.out else folders[0] if len(folders) == 1 else _new(records)
@@ -118,7 +119,7 @@ def list_command(words: list[str]) -> None:
 
 def costs_command(words: list[str]) -> None:
     """`pfed1bs costs`: the paper's cost column beside ours."""
-    own = _arguments("costs", words)
+    own = arguments("costs", words)
     cells = costs.paper_table()
     if own.json:
         terminal.print_json([vars(cell) for cell in cells])
@@ -158,48 +159,15 @@ def flower_command(words: list[str]) -> None:
     print(f"a network may only see the gate: pfed1bs flower gate {folder} --host ADDRESS (docs/flower.md, section 2)")
 
 
-def bench_command(words: list[str]) -> None:
-    """`pfed1bs bench kernels`."""
-    if not words or words[0] != "kernels":
-        raise UserError(f"unknown benchmark {words[0] if words else ''}", "there is `pfed1bs bench kernels`")
-    own = _arguments("bench", words[1:], "folder for kernels-PROCESSOR.json")
-    from pfed1bs.facts import bench
-
-    rows = bench.kernels()
-    found = {**environment(), "rows": rows}
-    if own.json:
-        terminal.print_json(found)
-    else:
-        title = f"kernels: {found['kernel']}; best times, ratios within one run"
-        terminal.show_table(
-            title, bench.COLUMNS, bench.lines(rows), [column != "operation" for column in bench.COLUMNS]
-        )
-    if own.out:
-        print(bench.keep(found, Path(own.out)), file=sys.stderr)
-
-
 def env_command(words: list[str]) -> None:
     """`pfed1bs env`."""
-    own = _arguments("env", words)
+    own = arguments("env", words)
     facts = environment() | {"gpu": gpu.described()}
     if own.json:
         terminal.print_json(facts)
         return
     for key, value in facts.items():
         print(f"{key:10} {value}")
-
-
-def _arguments(command: str, words: list[str], out: str = "", folders: bool = False) -> argparse.Namespace:
-    """The flags of a command that takes no configuration; `out` says what --out is for."""
-    parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
-    parser.add_argument("-h", "--help", action="help", help="show this")
-    if folders:
-        parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, or folders of run folders")
-    else:
-        parser.add_argument("--json", action="store_true", default=False, help="print JSON")
-    if out:
-        parser.add_argument("--out", default="", help=out)
-    return parser.parse_args(words)
 
 
 def _split(
