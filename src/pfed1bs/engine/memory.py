@@ -21,7 +21,7 @@ def fitting(
 ) -> int:
     """The chunk for those of a federation that work in a round, with states such as these; turns are of equal length.
 
-    On the CPU a thread gets no more than its caches hold: stacking pays for small models alone. A GPU is asked.
+    On the CPU a thread gets CACHE bytes of them: stacking pays for small models alone. A GPU is asked.
     """
     weights: int = 4 * algorithm.task.n
     held: int = algorithm.task.held(data.shape, batch, device)
