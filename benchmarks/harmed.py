@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from pfed1bs.studies.statistics import Difference
 
 from pfed1bs import Task, build, evaluate, federate, load, make, simulate, stream
+from pfed1bs.report.statistics import Difference
 from pfed1bs.runs.environment import environment
 
 ODD = 0  # whose labels are permuted

@@ -132,7 +132,7 @@ def test_a_full_disk_is_a_failure_with_the_way_out():
         (["run", "--clients", "1000"], 2, "error: "),
         (["compare", "--seeds", "x"], 2, "--seeds 0,1,2"),
         (["compare", "--algorithms", "locl"], 2, "local"),
-        (["bench"], 2, "bench kernels"),
+        (["bench", "kernel"], 2, "error: unknown benchmark kernel\nhint: did you mean kernels?"),
         (["report", "nowhere"], 2, "nowhere"),
         (["report", "--jsn", "x"], 2, "--jsn"),
         (["rnu"], 2, "did you mean run?"),
@@ -247,6 +247,38 @@ def test_help_shows_the_options_of_the_method_that_is_named(words, capsys):
     assert (
         "pull of the personal model towards the received one (default 0.1)" in said and "--algorithm.gamma" not in said
     )
+
+
+@pytest.mark.parametrize("words", [["bench"], ["bench", "--help"]])
+def test_bench_lists_what_can_be_measured(words, capsys):
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    assert "pfed1bs bench kernels" in said and "pfed1bs bench gpu" in said
+
+
+@pytest.mark.parametrize("name", ["kernels", "gpu"])
+def test_a_benchmark_has_a_help_of_its_own(name, capsys):
+    with pytest.raises(SystemExit):
+        run("bench", name, "--help")
+    assert f"usage: pfed1bs bench {name}" in capsys.readouterr().out
+
+
+def test_the_benchmark_of_a_gpu_names_it_in_its_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "pfed1bs.facts.bench_gpu.measured", lambda vgg16: {"kernels": [{"operation": "hadamard", "ms": 0.1}]}
+    )
+    monkeypatch.setattr("pfed1bs.cli.benches.environment", lambda device: {"device": "NVIDIA Toy", "driver": "1.2"})
+    assert run("bench", "gpu", "--json", "--out", str(tmp_path / "gpu.json")) == 0
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found == json.loads(capsys.readouterr().out)
+    assert found["device"] == "NVIDIA Toy" and found["kernels"] == [{"operation": "hadamard", "ms": 0.1}]
+
+
+def test_the_benchmark_of_a_gpu_says_what_to_do_where_there_is_none(monkeypatch, capsys):
+    monkeypatch.setattr("torch.version.cuda", None)
+    assert run("bench", "gpu") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: `pfed1bs bench gpu` needs a GPU: torch") and "hint: run it where" in said
 
 
 def test_a_benchmark_says_what_it_was_made_with_and_is_kept_by_processor(tmp_path, monkeypatch, capsys):

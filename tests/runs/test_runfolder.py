@@ -175,7 +175,10 @@ def test_resume_needs_the_folder_of_a_run(tmp_path):
 def test_the_configuration_and_the_summary_say_how_many_rounds_there_are(tmp_path, capsys):
     words = ["run", *SMALL, "--out", str(tmp_path / "run"), "--json"]
     assert cli.main([*words, "--rounds", "2"]) == 0
+    first = json.loads((tmp_path / "run" / "env.json").read_text())
     assert cli.main([*words, "--rounds", "3", "--chunk", "2", "--resume"]) == 0
+    now = json.loads((tmp_path / "run" / "env.json").read_text())
+    assert (first["chunk"], now["chunk"], now["earlier"][0]["chunk"]) == (4, 2, 4)  # all fit
     written = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert (written["rounds"], written["chunk"]) == (3, 2)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3

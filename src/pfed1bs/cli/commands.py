@@ -5,11 +5,13 @@ from pathlib import Path
 
 from pfed1bs import report
 from pfed1bs.cli import holdings, terminal
+from pfed1bs.cli.benches import bench_command as bench_command
 from pfed1bs.cli.help import HELP
 from pfed1bs.cli.several import compare_command as compare_command
 from pfed1bs.cli.several import report_command as report_command
 from pfed1bs.cli.several import tune_command as tune_command
 from pfed1bs.cli.words import JSON, RESUME, arguments, ready, split
+from pfed1bs.core import gpu
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.facts import capabilities, costs
@@ -101,30 +103,10 @@ def flower_command(words: list[str]) -> None:
     print(f"a network may only see the gate: pfed1bs flower gate {folder} --host ADDRESS (docs/flower.md, section 2)")
 
 
-def bench_command(words: list[str]) -> None:
-    """`pfed1bs bench kernels`."""
-    if not words or words[0] != "kernels":
-        raise UserError(f"unknown benchmark {words[0] if words else ''}", "there is `pfed1bs bench kernels`")
-    own = arguments("bench", words[1:], "folder for kernels-PROCESSOR.json")
-    from pfed1bs.facts import bench
-
-    rows = bench.kernels()
-    found = {**environment(), "rows": rows}
-    if own.json:
-        terminal.print_json(found)
-    else:
-        title = f"kernels: {found['kernel']}; best times, ratios within one run"
-        terminal.show_table(
-            title, bench.COLUMNS, bench.lines(rows), [column != "operation" for column in bench.COLUMNS]
-        )
-    if own.out:
-        print(bench.keep(found, Path(own.out)), file=sys.stderr)
-
-
 def env_command(words: list[str]) -> None:
     """`pfed1bs env`."""
     own = arguments("env", words)
-    facts = environment()
+    facts = environment() | {"gpu": gpu.described()}
     if own.json:
         terminal.print_json(facts)
         return

@@ -11,6 +11,11 @@ HELP = {
     "list": "list the methods with what they send, what they keep and what they can do",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",
     "flower": "real federations: pfed1bs flower init DIR [RECIPE.toml], pfed1bs flower certificates|gate DIR",
-    "bench": "measure the kernels: pfed1bs bench kernels [--out DIR]",
+    "bench": "measure this machine: pfed1bs bench kernels [--out DIR], pfed1bs bench gpu [--vgg16] [--out FILE]",
     "env": "versions, device, kernel: for bug reports",
+}
+
+BENCHMARKS = {
+    "kernels": "transform, sketch, packing and vote on this processor, against a copy of the same memory",
+    "gpu": "the same on a GPU, against a copy and plain torch; local steps and rounds per second of each model",
 }

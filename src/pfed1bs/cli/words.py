@@ -1,8 +1,10 @@
 """Words of the command line: a command's own flags, its recipe, and the flags of the configuration."""
 
 import argparse
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from pfed1bs.cli.help import HELP
+from pfed1bs.cli.help import BENCHMARKS, HELP
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.engine.rounds import choose
@@ -16,10 +18,15 @@ JSON = {"--json": "print JSON"}
 
 
 def arguments(
-    command: str, words: list[str], out: str = "", folders: dict[str, str] | None = None
+    command: str,
+    words: list[str],
+    out: str = "",
+    folders: dict[str, str] | None = None,
+    switches: Mapping[str, str] = MappingProxyType({}),
 ) -> argparse.Namespace:
     """The flags of a command that takes no configuration; `out` says what --out is for, `folders` what it takes too."""
-    parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
+    benchmark = command.partition(" ")[2]
+    parser = flags.Flags(prog=f"pfed1bs {command}", description=BENCHMARKS[benchmark] if benchmark else HELP[command])
     parser.add_argument("-h", "--help", action="help", help="show this")
     if folders is not None:
         parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, folders of them, or a table.json")
@@ -27,6 +34,8 @@ def arguments(
             parser.add_argument(name, default=None, help=text)
     else:
         parser.add_argument("--json", action="store_true", default=False, help="print JSON")
+    for name, text in switches.items():
+        parser.add_argument(name, action="store_true", default=False, help=text)
     if out:
         parser.add_argument("--out", default="", help=out)
     return parser.parse_args(words)

@@ -19,12 +19,19 @@ def available() -> bool:
     """Whether kernels can be compiled and loaded for the current CUDA device; if not, says once why."""
     if torch.version.cuda is None or not torch.cuda.is_available():
         return False
+    if reason := trouble():
+        warnings.warn(f"the GPU kernels cannot be used, slower torch operations are ({reason})", stacklevel=2)
+    return reason is None
+
+
+@cache
+def trouble() -> str | None:
+    """Why kernels cannot be compiled and loaded for the current CUDA device; None: they can."""
     try:
         _function("bits.cu", "pack_signs", (), torch.cuda.current_device(), 0)
     except (OSError, RuntimeError) as error:
-        warnings.warn(f"the GPU kernels cannot be used, slower torch operations are ({error})", stacklevel=2)
-        return False
-    return True
+        return str(error)
+    return None
 
 
 def launch(

@@ -1,5 +1,6 @@
 """The round loop: every message of every client is encoded, counted and decoded."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -8,6 +9,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from pfed1bs.core import gpu
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
@@ -25,6 +27,7 @@ from pfed1bs.engine.exchange import (
     watched,
 )
 from pfed1bs.engine.ledger import Traffic, traffic
+from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.recorder import Recorder
 from pfed1bs.engine.resting import over
 from pfed1bs.engine.trust import ALL, Trust, finite
@@ -43,7 +46,7 @@ class Schedule:
     steps: int = 10  # R, local steps in a round
     batch: int = 64  # B, samples in a step
     seed: int = 0  # of cohorts and batches
-    chunk: int | None = None  # clients computed at once; None: all
+    chunk: int | None = None  # clients computed at once; None: as many as fit (engine/memory.py)
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ def simulate(
     data = data.to(device)
     now = resume or begin(algorithm, len(data.sizes))
     now = replace(now, clients=moved(now.clients, device))
+    chunk = size.chunk or fitting(algorithm, now.clients, data, size.batch, size.sampled, device)
     local = Recorder()
     for t in range(now.round, size.rounds):
         if over(now.clients):
@@ -165,7 +169,7 @@ def simulate(
         began = perf_counter()
         plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
         turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
-        done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
+        done = spread(turn, portions(len(plan.active.ids), chunk, device), device)
         ids = torch.cat([part.ids for part in done])
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
@@ -229,15 +233,18 @@ def where(now: Progress) -> torch.device:
 
 
 def choose(device: str | torch.device) -> torch.device:
-    """The device; "auto" is CUDA where there is one."""
+    """The device; "auto" is CUDA where there is one that can be used."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        reason = gpu.trouble() if torch.cuda.is_available() else ""
+        if reason:
+            warnings.warn(f"the GPU is not used, the CPU is: {reason}", stacklevel=2)
+        return torch.device("cuda" if reason is None else "cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError:
         raise UserError(f"unknown device {device}", "there are auto, cpu, cuda, cuda:0, cuda:1, ...") from None
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"there is no device {device} here", "leave --device out, or write --device cpu")
+    if chosen.type == "cuda" and (reason := gpu.trouble(chosen.index or 0)):
+        raise UserError(f"there is no device {device} here: {reason}", gpu.ON_CPU)
     return chosen
 
 

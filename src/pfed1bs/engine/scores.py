@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import moved, rows
+from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.rounds import Progress, Schedule, scheduled, where
 from pfed1bs.engine.workers import portions, spread
 
@@ -60,7 +61,8 @@ def evaluate(
         models = algorithm.personal(server, rows(progress.clients, ids), cohort, batches)
         return {name: score(algorithm, data, model, ids) for name, model in models.items()}
 
-    parts = spread(judge, portions(data.clients, size.chunk, device), device)
+    chunk = size.chunk or fitting(algorithm, progress.clients, data, size.batch, device=device)
+    parts = spread(judge, portions(data.clients, chunk, device), device)
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -3,7 +3,7 @@
 import copy
 import pickle
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock, get_ident
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.nn.stacked import Backward, Pass, Places, Program, leaf
-from pfed1bs.nn.tracing import CONVOLUTIONS, program
+from pfed1bs.nn.tracing import CONVOLUTIONS, pool_first, program
 
 WAY_OUT = (
     "write it without branches on values (torch.where) and in-place updates of plain tensors, "
@@ -36,9 +36,12 @@ class Network:
         self._stacked = stacked
         self._convolves = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         names, before = set(names), _Random()
-        self._programs = {mode: program(copy.deepcopy(module).train(mode), names, head) for mode in (True, False)}
+        modules = {mode: pool_first(_twin(module).train(mode)) for mode in (True, False)}
+        self._programs = {mode: program(modules[mode], names, head) for mode in modules}
+        self._modules = {mode: modules[mode] if self._programs[mode] else _twin(module).train(mode) for mode in modules}
         self._check(before)  # what is drawn while the layers are found out would be a constant of this process
         self._copies: dict[tuple[int, bool], _Copy] = {}
+        self._held: dict[tuple[tuple[int, ...], int], int] = {}
 
     def __call__(
         self, values: Mapping[str, Tensor], x: Tensor, training: bool, places: Places | None = None
@@ -46,8 +49,7 @@ class Network:
         """Outputs (K, B, ...) for stacked values by name, the pass that made them, and the way back to its places."""
         mine, steps = self._copy(training), self._programs[training]
         now = Pass(mine.module, len(x), values, places)
-        alone = (self._convolves or steps is None) and x.device.type == "cpu"
-        one_by_one = alone if self._stacked is None else not self._stacked
+        one_by_one = self.one_by_one(x.device, training)
         if steps is not None and not one_by_one:
             return self._computed(steps, now, x)
         before = _Random(x.device) if steps is None else None  # known layers draw nothing
@@ -58,6 +60,28 @@ class Network:
         self._check(before)
         now.features = features.detach()
         return outputs.detach(), now, lambda error: _back(now, leaves, (outputs, features), error)
+
+    def one_by_one(self, device: torch.device, training: bool) -> bool:
+        """Whether clients are computed one after the other on this device."""
+        if self._stacked is not None:
+            return not self._stacked
+        return device.type == "cpu" and (self._convolves or self._programs[training] is None)
+
+    def held(self, shape: tuple[int, ...], batch: int) -> int:
+        """Bytes that a step of one client keeps for its way back, found without computing; 0 where it cannot be."""
+        if (shape, batch) not in self._held:
+            before, kept = _Random(), dict[int, Tensor]()
+            module = copy.deepcopy(self._modules[True]).to("meta")
+            own = {value.untyped_storage()._cdata for value in (*module.parameters(), *module.buffers())}
+            x = torch.empty(batch, *shape, device="meta")
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_keeping(kept), lambda value: value):
+                try:
+                    module(x)
+                except (RuntimeError, TypeError, ValueError):  # not all can be done without numbers
+                    kept.clear()
+            self._check(before)
+            self._held[shape, batch] = sum(value.nbytes for key, value in kept.items() if key not in own)
+        return self._held[shape, batch]
 
     @staticmethod
     @torch.no_grad()
@@ -96,10 +120,18 @@ class Network:
         """The module of this thread in this mode: values are swapped in and out of it."""
         key = (get_ident(), training)
         if key not in self._copies:
-            shared = {id(value): value for value in (*self._module.parameters(), *self._module.buffers())}
-            module = copy.deepcopy(self._module, shared).train(training)
-            self._copies[key] = _Copy(module, self._head)
+            self._copies[key] = _Copy(_twin(self._modules[training]), self._head)
         return self._copies[key]
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A copy of a module that shares its parameters and buffers."""
+    return copy.deepcopy(module, {id(value): value for value in (*module.parameters(), *module.buffers())})
+
+
+def _keeping(kept: dict[int, Tensor]) -> Callable[[Tensor], Tensor]:
+    """Take down every piece of memory that is kept, once."""
+    return lambda value: kept.setdefault(value.untyped_storage()._cdata, value)
 
 
 class _Random:

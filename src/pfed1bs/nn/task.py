@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -163,7 +163,18 @@ class Task:
     ) -> tuple[Tensor, State]:
         """Put the gradients in their places, which may be the weights' own; losses (K,) and new buffers."""
         own = {name: value.clone() for name, value in buffers.items()}  # BatchNorm writes its statistics in place
-        logits, now, back = self._network(self._values(weights, own), x, training=True, places=places)
+        values = self._values(weights, own)
+        if penalty is not None or not self._network.one_by_one(x.device, training=True):
+            return self._pass(values, x, y, places, penalty), own
+        # A client that goes back before the next one sets out leaves its memory to it, still warm.
+        rows = [slice(i, i + 1) for i in range(len(x))]
+        spots = [Places(_rows(places.out, row), places.keep, places.scale) for row in rows]
+        losses = [self._pass(_rows(values, at), x[at], y[at], spot, None) for at, spot in zip(rows, spots, strict=True)]
+        return torch.cat(losses), own
+
+    def _pass(self, values: State, x: Tensor, y: Tensor, places: Places, penalty: Penalty | None) -> Tensor:
+        """Forward and back; losses (K,)."""
+        logits, now, back = self._network(values, x, training=True, places=places)
         loss, error = _cross_entropy(logits, y)
         if penalty is not None:
             features = self._seen(now).detach().requires_grad_()
@@ -176,7 +187,7 @@ class Task:
             back(error)
         for name in places.out.keys() - places.done:
             places.add(name, None)
-        return loss, own
+        return loss
 
     @torch.no_grad()
     def logits(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
@@ -187,6 +198,10 @@ class Task:
     def features(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
         """What the last linear layer sees, (K, B, d), in evaluation mode."""
         return self._seen(self._network(self._values(self._views(w), buffers), x, training=False)[1])
+
+    def held(self, shape: tuple[int, ...], batch: int, device: torch.device) -> int:
+        """Bytes that a step holds for each client on the way back; 0 where one follows the other."""
+        return 0 if self._network.one_by_one(device, training=True) else self._network.held(shape, batch)
 
     def _views(self, w: Tensor) -> dict[str, Tensor]:
         pieces = torch.split(w, self._lengths, 1)
@@ -213,6 +228,10 @@ def _parted(given: State) -> tuple[Tensor, Tensor, Tensor, State]:
     """Weights, inputs, labels, and the buffers that are left."""
     buffers = {name: value for name, value in given.items() if name not in ("w", "x", "y")}
     return given["w"], given["x"], given["y"], buffers
+
+
+def _rows(values: Mapping[str, Tensor], at: slice) -> State:
+    return {name: value[at] for name, value in values.items()}
 
 
 def _parts(module: nn.Module, head: str | None) -> tuple[Part, ...]:

@@ -20,6 +20,8 @@ PLAIN_FUNCTIONS = (
     *(F.max_pool1d, F.max_pool2d, F.avg_pool1d, F.avg_pool2d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d),
     *(operator.add, operator.sub, operator.mul, torch.add, torch.sub, torch.mul),
 )
+RELUS = (nn.ReLU, F.relu, torch.relu, "relu")
+MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, F.max_pool1d, F.max_pool2d)
 
 
 def program(module: nn.Module, names: Iterable[str], head: str | None) -> Program | None:
@@ -28,13 +30,43 @@ def program(module: nn.Module, names: Iterable[str], head: str | None) -> Progra
     `names` are the parameters and buffers that a Pass will hold; the input of the layer `head` is kept as features.
     Tracing changes how all modules are called while it lasts: no other thread may compute meanwhile.
     """
+    graph = _traced(module)
+    return None if graph is None else _Compiler(module, set(names), head, graph).program()
+
+
+def pool_first(module: nn.Module) -> nn.Module:
+    """A module that has every ReLU after the max-pooling that follows it; the same one where there is no such pair.
+
+    The numbers are the same, gradients too: the largest of some values is below 0 if they all are, and passes nothing
+    on. There are fewer of them.
+    """
+    graph, changed = _traced(module), False
+    for pool in [] if graph is None else list(graph.nodes):
+        relu = pool.args[0] if pool.args and _kind(module, pool) in MAX_POOLS else None
+        if isinstance(relu, fx.Node) and _kind(module, relu) in RELUS and len(relu.users) == 1:
+            [source] = relu.all_input_nodes
+            pool.replace_all_uses_with(relu)
+            pool.replace_input_with(relu, source)
+            relu.replace_input_with(source, pool)
+            pool.append(relu)
+            changed = True
+    found = fx.GraphModule(module, graph).train(module.training) if graph is not None and changed else module
+    return found if len(found.state_dict()) == len(module.state_dict()) else module  # unused layers would get lost
+
+
+def _traced(module: nn.Module) -> fx.Graph | None:
+    """The module's graph, if it has one."""
     if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
         return None
     try:
-        graph = fx.Tracer().trace(module)
+        return fx.Tracer().trace(module)
     except (fx.proxy.TraceError, TypeError, AttributeError, RuntimeError, ValueError):
         return None  # symbolic inputs do not suit every module; vmap says what is wrong if it cannot stack it either
-    return _Compiler(module, set(names), head, graph).program()
+
+
+def _kind(module: nn.Module, node: fx.Node) -> object:
+    """The class of a layer, a function, or the name of a method."""
+    return type(module.get_submodule(str(node.target))) if node.op == "call_module" else node.target
 
 
 class _Compiler:
@@ -62,7 +94,7 @@ class _Compiler:
 
     def layer(self, node: fx.Node, sources: Nodes) -> Step | None:
         """The step of a known layer; None for others, and for weights that go by another name (tied ones)."""
-        layer, kind = self.module.get_submodule(str(node.target)), self.kind(node)
+        layer, kind = self.module.get_submodule(str(node.target)), _kind(self.module, node)
         own = [key for key, _ in (*layer.named_parameters(), *layer.named_buffers())]
         known = self.names.issuperset(f"{node.target}.{key}" for key in own)
         if not known or len(node.args) != 1 or node.kwargs or self.overwrites(node, layer):
@@ -85,7 +117,7 @@ class _Compiler:
         sized = [source in self.sizes for source in node.all_input_nodes]
         if node.op not in ("call_function", "call_method") or self.overwrites(node, None):
             return None
-        if target in (F.relu, torch.relu, "relu"):
+        if target in RELUS:
             return relu(node, self.spare(node))
         if target in PLAIN_FUNCTIONS:
             return None if any(sized) else plain(node, sources)
@@ -102,11 +134,7 @@ class _Compiler:
     def spare(self, node: fx.Node) -> bool:
         """Whether the input of a step is memory of a linear layer that no other step sees."""
         [source] = node.all_input_nodes
-        return source.op == "call_module" and self.kind(source) is nn.Linear and len(source.users) == 1
-
-    def kind(self, node: fx.Node) -> type[nn.Module]:
-        """The class of a layer."""
-        return type(self.module.get_submodule(str(node.target)))
+        return _kind(self.module, source) is nn.Linear and len(source.users) == 1
 
     def overwrites(self, node: fx.Node, layer: nn.Module | None) -> bool:
         """Whether a step changes its input while others use it, or takes values in a way that steps do not."""

@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 
+from pfed1bs.core import gpu
 from pfed1bs.core.origin import commit, release
 from pfed1bs.core.reproducible import guarantee
 from pfed1bs.core.transform import kernel
@@ -36,6 +37,7 @@ def environment(device: str = "auto") -> Facts:
         "numpy": version("numpy"),
         "platform": f"{platform.system()} {platform.machine()}",
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **(gpu.facts(chosen.index or 0) if chosen.type == "cuda" else {}),
     }
 
 

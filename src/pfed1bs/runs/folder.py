@@ -33,6 +33,7 @@ class RunFolder:
 
     path: Path
     config: Config
+    chunk: int | None = None  # clients computed at once, where that is known
 
     progress: Progress | None = field(init=False, default=None)  # what to go on from; None: the beginning
     _lock: IO[str] | None = field(init=False, default=None)
@@ -111,6 +112,7 @@ class RunFolder:
         path = self.path / "env.json"
         before = json.loads(path.read_text()) if self.progress and path.exists() else {}
         facts = started(self.config.device, self.progress.round if self.progress else 0, before) | {**self.facts}
+        facts |= {"chunk": self.chunk} if self.chunk else {}
         written(path, json.dumps(facts, indent=2) + "\n")
         (self.path / "summary.json").unlink(missing_ok=True)
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from pfed1bs.algorithms import make
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.engine.contract import Algorithm
+from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.resting import resting
-from pfed1bs.engine.rounds import Progress, Round, Schedule, simulate
+from pfed1bs.engine.rounds import Progress, Round, Schedule, choose, simulate
 from pfed1bs.engine.scores import Score, evaluate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
@@ -91,9 +92,11 @@ class Run:
 
     def rounds(self, resume: bool = False) -> Iterator[Record]:
         """Do the rounds, write them down, and yield what is written; Ctrl-C, SIGTERM and errors leave a checkpoint."""
-        self.algorithm.init(1)  # the user's options are checked before anything is written
-        source = Simulator(self.algorithm, self.data, self.config)
-        with terminable(), RunFolder(self.folder, self.config).open(resume) as folder:
+        _, one = self.algorithm.init(1)  # the user's options are checked before anything is written
+        config, given = self.config, (self.algorithm, one, self.data)
+        chunk = config.chunk or fitting(*given, config.batch, config.sampled, choose(config.device))
+        source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk))
+        with terminable(), RunFolder(self.folder, config, chunk).open(resume) as folder:
             yield from record(source, folder, source.schedule)
             folder.summarise(self.algorithm)
 

@@ -1,0 +1,86 @@
+"""How the cost of a round grows with weights n, clients K, sampled clients S and local steps R.
+
+    OMP_NUM_THREADS=1 python benchmarks/growth.py --out results/growth.json
+    python benchmarks/growth.py --device cuda --out results/growth-gpu.json
+
+An MLP on random samples of the size of MNIST, batch 64; one of the four is varied, the others stay at their base. Whole
+rounds of `simulate`, messages included; the best of several after the first. On the CPU one thread, and its time on the
+processor, which a busy machine disturbs less; on a GPU the time on the clock. `slope` is the exponent between the last
+two points: 1 means that twice as much takes twice as long.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+from peers import record
+from torch import nn
+
+from pfed1bs.algorithms import make
+from pfed1bs.core.rng import stream
+from pfed1bs.data import Federation
+from pfed1bs.engine.rounds import choose, simulate
+from pfed1bs.nn.task import Task
+
+METHODS = ("local", "fedavg", "pfed1bs", "pfed1bs-delta")
+BASE = {"width": 256, "K": 20, "S": None, "R": 5}
+CURVES = {
+    "n": [{"width": width} for width in (64, 256, 1024, 4096)],
+    "K": [{"K": clients} for clients in (5, 10, 20, 40, 80)],
+    "S": [{"K": 80, "S": sampled} for sampled in (5, 10, 20, 40, 80)],
+    "R": [{"R": steps} for steps in (1, 5, 10, 20)],
+}
+
+
+def federation(clients: int) -> Federation:
+    samples = torch.arange(64 * clients)
+    own = tuple(samples.view(clients, 64))
+    return Federation(torch.randn(len(samples), 784, generator=stream(0, "x")), samples % 10, own, own, samples, 10)
+
+
+def seconds(name: str, device: str, repeats: int, width: int, K: int, S: int | None, R: int) -> tuple[int, float]:
+    """Weights of the model, and the best time of a round."""
+    task = Task(nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10)))
+    clock, best = time.process_time if device == "cpu" else time.perf_counter, math.inf
+    run = simulate(make(name, task), federation(K), rounds=repeats + 2, sampled=S, steps=R, batch=64, device=device)
+    next(run)  # nobody has voted yet
+    for number in range(repeats + 1):
+        began = clock()
+        next(run)
+        best = min(best, clock() - began) if number else best
+    return task.n, best
+
+
+def curves(device: str, repeats: int) -> Iterator[dict[str, object]]:
+    for letter, points in CURVES.items():
+        for name in METHODS:
+            values, times = [], []
+            for point in points:
+                n, taken = seconds(name, device, repeats, **(BASE | point))
+                values.append(n if letter == "n" else point[letter])
+                times.append(taken)
+            slope = math.log(times[-1] / times[-2]) / math.log(values[-1] / values[-2])
+            told = "  ".join(f"{value}: {1e3 * taken:.1f}" for value, taken in zip(values, times, strict=True))
+            print(f"{letter} {name:14} slope {slope:.2f}   ms a round: {told}", flush=True)
+            yield {"varied": letter, "algorithm": name, "at": values, "seconds": times, "slope": slope}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", help="JSON file for the results")
+    options = parser.parse_args()
+    device = choose(options.device)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    results = {"device": where, "base": BASE, "curves": list(curves(device.type, options.repeats))}
+    record(options.out, " ".join(["python", *sys.argv]), results)
+
+
+if __name__ == "__main__":
+    main()

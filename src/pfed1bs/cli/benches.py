@@ -1,0 +1,55 @@
+"""`pfed1bs bench`: what this machine can do."""
+
+import json
+import sys
+from pathlib import Path
+
+from pfed1bs.cli import terminal
+from pfed1bs.cli.help import BENCHMARKS, HELP
+from pfed1bs.cli.words import arguments
+from pfed1bs.core.errors import UserError, nearest
+from pfed1bs.runs.environment import environment
+
+
+def bench_command(words: list[str]) -> None:
+    """`pfed1bs bench kernels`, `pfed1bs bench gpu`."""
+    if not words or words[0] in ("-h", "--help"):
+        print(HELP["bench"], *(f"  pfed1bs bench {name:8} {text}" for name, text in BENCHMARKS.items()), sep="\n")
+        return
+    if words[0] not in BENCHMARKS:
+        raise UserError(f"unknown benchmark {words[0]}", nearest(words[0], BENCHMARKS))
+    job = _bench_gpu if words[0] == "gpu" else _bench_kernels
+    job(words[1:])
+
+
+def _bench_kernels(words: list[str]) -> None:
+    own = arguments("bench kernels", words, "folder for kernels-PROCESSOR.json")
+    from pfed1bs.facts import bench
+
+    rows = bench.kernels()
+    found = {**environment(), "rows": rows}
+    if own.json:
+        terminal.print_json(found)
+    else:
+        title = f"kernels: {found['kernel']}; best times, ratios within one run"
+        terminal.show_table(
+            title, bench.COLUMNS, bench.lines(rows), [column != "operation" for column in bench.COLUMNS]
+        )
+    if own.out:
+        print(bench.keep(found, Path(own.out)), file=sys.stderr)
+
+
+def _bench_gpu(words: list[str]) -> None:
+    own = arguments("bench gpu", words, "JSON file for the results", switches={"--vgg16": "measure VGG16 too"})
+    from pfed1bs.facts import bench_gpu
+
+    rows = bench_gpu.measured(own.vgg16)
+    found = {**environment("cuda"), **rows}
+    if own.json:
+        terminal.print_json(found)
+    for kind, columns in bench_gpu.COLUMNS.items() if not own.json else ():
+        right = [column not in ("operation", "shape", "model", "algorithm") for column in columns]
+        terminal.show_table(f"{kind}: {found['device']}", columns, bench_gpu.lines(kind, rows[kind]), right)
+    if own.out:
+        Path(own.out).write_text(json.dumps(found, indent=1) + "\n")
+        print(own.out, file=sys.stderr)

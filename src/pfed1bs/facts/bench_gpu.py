@@ -1,0 +1,165 @@
+"""How well a GPU is used: kernels against a copy of the same bytes and plain torch, local steps, rounds of methods.
+
+Kernels are timed inside a CUDA graph, so that only the device counts; the median of seven replays. A copy is
+`y.copy_(x)` outside of one: as a node of a graph the same copy takes half as long again above 1 GB. Rounds are whole
+rounds of `simulate`, messages included: 20 clients with random samples, 10 steps of batch 64.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pfed1bs.algorithms import make
+from pfed1bs.core import gpu, graphs
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.rng import stream
+from pfed1bs.core.sketch import srht
+from pfed1bs.core.transform import butterfly, hadamard
+from pfed1bs.core.votes import pack, sign, unpack
+from pfed1bs.data import Federation
+from pfed1bs.engine.rounds import simulate
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
+
+Row = dict[str, str | int | float | bool]
+Call = Callable[[], object]
+
+CLIENTS, SAMPLES, STEPS, BATCH = 20, 200, 10, 64
+SHAPES = ((20, 24), (1, 24), (20, 22), (20, 20), (20, 18), (20, 12))  # rows, log2 of their length
+PLAIN = ((20, 18), (20, 24))  # where plain torch is measured too
+MODELS = {"mlp": ((784,), 10), "vgg8": ((3, 32, 32), 10), "vgg16": ((3, 32, 32), 100)}  # inputs and labels
+WEIGHTS = {"mlp": 203_530, "vgg16": 15_299_748}
+METHODS = ("local", "fedavg", "pfed1bs", "pfed1bs-delta")
+COLUMNS = {
+    "kernels": ("operation", "shape", "ms", "copies", "x torch"),
+    "steps": ("model", "ms", "ms without graphs"),
+    "rounds": ("algorithm", "model", "ms", "best ms", "rounds/s"),
+}
+WAY_OUT = "run it where torch with CUDA finds one; `pfed1bs bench kernels` measures this processor"
+
+
+def measured(vgg16: bool = False, device: str = "cuda") -> dict[str, list[Row]]:
+    """All that is measured, by kind."""
+    if device != "cpu" and (reason := gpu.trouble()):
+        raise UserError(f"`pfed1bs bench gpu` needs a GPU: {reason}", WAY_OUT)
+    where, models = torch.device(device), [name for name in MODELS if vgg16 or name != "vgg16"]
+    return {
+        "kernels": [*transforms(where), *sketches(where)],
+        "steps": [step(name, where) for name in models],
+        "rounds": [rounds(name, model, where) for model in models for name in METHODS],
+    }
+
+
+def lines(kind: str, rows: Sequence[Row]) -> list[list[str]]:
+    """The rows of a kind as texts, in columns as COLUMNS has them."""
+    cells = [[row.get(column, "") for column in COLUMNS[kind]] for row in rows]
+    return [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in cells]
+
+
+def transforms(device: torch.device) -> Iterator[Row]:
+    """The transform of several rows, and its butterfly in torch."""
+    for rows, log2 in SHAPES:
+        x = torch.randn(rows, 1 << log2, device=device)
+        y, times = torch.empty_like(x), max(2, (1 << 27) // x.numel())
+        taken, copy = _replayed(partial(hadamard, x, out=y), times, device), _copied(x, y, times)
+        same = torch.equal(hadamard(x[:1]), butterfly(x[:1], x.shape[1] ** -0.5))
+        row: Row = {"operation": "hadamard", "shape": f"{rows} x 2^{log2}", **_ratio(taken, copy), "same_bits": same}
+        if (rows, log2) in PLAIN:
+            plain = _replayed(partial(butterfly, x, 1.0), 1, device)
+            row |= {"torch_ms": plain, "x torch": plain / taken}
+        yield row
+
+
+def sketches(device: torch.device) -> Iterator[Row]:
+    """Sketch, adjoint, the penalty's gradient, packing and unpacking at the sizes of models."""
+    for model, n in WEIGHTS.items():
+        w, phi = torch.randn(CLIENTS, n, device=device), srht(n, n // 10, 0)
+        v, times = sign(torch.randn(phi.m, device=device)), max(2, (1 << 27) // w.numel())
+        u = phi.forward(w)
+        bits = pack(u)
+        copy = _copied(w, torch.empty_like(w), times)
+        calls: dict[str, Call] = {
+            "forward": partial(phi.forward, w),
+            "adjoint": partial(phi.adjoint, u),
+            "pull": partial(phi.pull, w, v, 1e4),
+            "unpack": partial(unpack, bits, phi.m),
+        }
+        for name, call in calls.items():
+            shape = f"{CLIENTS} x {n} ({model})"
+            yield {"operation": name, "shape": shape, **_ratio(_replayed(call, times, device), copy)}
+
+
+def step(model: str, device: torch.device) -> Row:
+    """One local step of all clients, with the steps recorded and without."""
+    data, found = federation(model).to(device), {}
+    x, y = next(iter(data.batches(torch.arange(CLIENTS), 0, 0, 1, BATCH)()))
+    before = graphs.enabled
+    for graphs.enabled in (False, True):
+        task = Task(build(model, *MODELS[model]))
+        w, buffers = task.init(0).repeat(CLIENTS, 1).to(device), task.buffers(CLIENTS)
+        own = {name: value.to(device) for name, value in buffers.items()}
+        call = partial(task.descend, w, x, y, own, 0.05, 1e-5, out=w)
+        _elapsed(call, 3, device)
+        found[graphs.enabled] = _elapsed(call, 10, device)
+    graphs.enabled = before
+    return {"model": model, "ms": found[True], "ms without graphs": found[False]}
+
+
+def rounds(name: str, model: str, device: torch.device) -> Row:
+    """The median and the best of whole rounds of a method, the first ones left out."""
+    count, first = (30, 6) if model == "mlp" else (12, 4)
+    method = make(name, Task(build(model, *MODELS[model])))
+    run = simulate(method, federation(model), rounds=count, steps=STEPS, batch=BATCH, device=device)
+    seconds = [one.seconds for one in run][first:]
+    middle = statistics.median(seconds)
+    times: Row = {"ms": 1e3 * middle, "best ms": 1e3 * min(seconds), "rounds/s": 1 / middle}
+    return {"algorithm": name, "model": model, "threads": torch.get_num_threads(), **times}
+
+
+def federation(model: str) -> Federation:
+    """Random samples for the inputs of a model."""
+    (shape, classes), every = MODELS[model], torch.arange(CLIENTS * SAMPLES)
+    x = torch.randn(len(every), *shape, generator=stream(0, "bench"))
+    own = tuple(every.view(CLIENTS, SAMPLES))
+    return Federation(x, every % classes, own, own, every, classes)
+
+
+def _copied(x: Tensor, y: Tensor, times: int) -> float:
+    return min(_elapsed(lambda: y.copy_(x), times, x.device) for _ in range(3))
+
+
+def _ratio(taken: float, copy: float) -> Row:
+    return {"ms": taken, "copy_ms": copy, "copies": taken / copy}
+
+
+def _elapsed(work: Call, times: int, device: torch.device) -> float:
+    """Milliseconds for one of them."""
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    _wait(device)
+    return 1e3 * (time.perf_counter() - began) / times
+
+
+def _replayed(work: Call, times: int, device: torch.device) -> float:
+    """Milliseconds of the device, in a graph of `times` calls; on the CPU the calls themselves."""
+    work()
+    if device.type == "cpu":
+        return _elapsed(work, 1, device)
+    _wait(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            work()
+    graph.replay()
+    return statistics.median(_elapsed(graph.replay, 1, device) for _ in range(7)) / times
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,33 @@
+"""The rows of the benchmark of a GPU, made at small sizes on whatever there is; times themselves are not tested."""
+
+import torch
+
+from pfed1bs.core import graphs
+from pfed1bs.facts import bench_gpu as gpu
+
+
+def test_every_kind_has_rows_and_a_line_for_each(monkeypatch):
+    monkeypatch.setattr(gpu, "SHAPES", ((2, 5), (1, 6)))
+    monkeypatch.setattr(gpu, "PLAIN", ((2, 5),))
+    monkeypatch.setattr(gpu, "WEIGHTS", {"mlp": 50})
+    monkeypatch.setattr(gpu, "MODELS", {"mlp": ((12,), 3), "vgg16": ((3, 32, 32), 4)})
+    for name, value in (("CLIENTS", 2), ("SAMPLES", 8), ("BATCH", 4), ("STEPS", 1)):
+        monkeypatch.setattr(gpu, name, value)
+    found = gpu.measured(device="cpu")
+    assert [row["operation"] for row in found["kernels"]] == [*["hadamard"] * 2, "forward", "adjoint", "pull", "unpack"]
+    assert all(row["same_bits"] for row in found["kernels"][:2]) and "x torch" in found["kernels"][0]
+    assert [row["model"] for row in found["steps"]] == ["mlp"]  # the large one only on request
+    assert [row["algorithm"] for row in found["rounds"]] == [*gpu.METHODS]
+    assert all(row["rounds/s"] > 0 for row in found["rounds"]) and graphs.enabled
+    for kind, rows in found.items():
+        assert all(len(line) == len(gpu.COLUMNS[kind]) for line in gpu.lines(kind, rows))
+
+
+def test_numbers_are_told_with_four_digits_and_what_was_not_measured_stays_empty():
+    row = {"operation": "pull", "shape": "20 x 50", "ms": 0.123456, "copies": 4.0}
+    assert gpu.lines("kernels", [row]) == [["pull", "20 x 50", "0.1235", "4", ""]]
+
+
+def test_models_are_those_of_the_recipes():
+    assert gpu.federation("mlp").shape == (784,) and gpu.federation("vgg8").shape == (3, 32, 32)
+    assert torch.bincount(gpu.federation("mlp").labels).tolist() == [400] * 10
