@@ -35,7 +35,8 @@ mnist = cache(partial(load, "mnist"))
 
 def federation(partition, cap, permuted, seed, validate):
     """Twenty clients; the first one's labels move along a random cycle of all ten."""
-    data = federate(mnist(), 20, partition, "official", cap=None if validate else cap, seed=seed, min_size=40)
+    limits = {"cap": None, "min_size": 40} if validate else {"cap": cap, "min_size": 20}
+    data = federate(mnist(), 20, partition, "official", seed=seed, **limits)
     if validate:  # training samples that the cap leaves over
         spare = tuple(rows[min(cap, len(rows) - 20) :][:400] for rows in data.train)
         data = replace(data, train=tuple(rows[:cap] for rows in data.train), test=spare)
