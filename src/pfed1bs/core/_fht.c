@@ -1,4 +1,4 @@
-/* Native CPU kernels: Walsh-Hadamard transform, sketch and its adjoint, packed signs, votes, the portable generator.
+/* Native CPU kernels: transform, sketch and its adjoint, packed signs, votes, checksums, the portable generator.
  *
  * Plain C on compiler vectors, compiled for several instruction sets and chosen at run time; arrays come in as
  * addresses, so that nothing but Python is needed to build. Threads are those of the OpenMP pool that torch has
@@ -65,6 +65,7 @@
 static const kernels *isa;
 
 #include "kernels/rows.h"
+#include "kernels/checks.h"
 #include "kernels/signs.h"
 
 #define AT(address) ((void *)(uintptr_t)(address))
@@ -301,6 +302,62 @@ static PyObject *py_distinct(PyObject *self, PyObject *args) {
     return finish(done);
 }
 
+static PyObject *py_crc32(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer data;
+    unsigned int crc = 0;
+    if (!PyArg_ParseTuple(args, "y*|I", &data, &crc)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    crc = crc32(crc, data.buf, (size_t)data.len);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+static PyObject *py_finite(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long src;
+    Py_ssize_t count;
+    bool good;
+    if (!PyArg_ParseTuple(args, "Kn", &src, &count)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    good = all_finite(AT(src), (size_t)count);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(good);
+}
+
+/* A head, the CRC-32 of all the rest in four bytes, the pieces; each is copied while it is in the cache. */
+static PyObject *py_sealed(PyObject *self, PyObject *args) {
+    (void)self;
+    enum { MOST = 64, LOT = 1 << 15 };
+    Py_buffer head, pieces[MOST];
+    PyObject *items, *out = NULL;
+    if (!PyArg_ParseTuple(args, "y*O!", &head, &PyTuple_Type, &items)) return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(items), held = 0, total = head.len + 4;
+    if (count > MOST) PyErr_Format(PyExc_ValueError, "at most %d pieces, got %zd", MOST, count);
+    while (!PyErr_Occurred() && held < count)
+        if (!PyObject_GetBuffer(PyTuple_GET_ITEM(items, held), pieces + held, PyBUF_SIMPLE)) total += pieces[held++].len;
+    if (!PyErr_Occurred()) out = PyBytes_FromStringAndSize(NULL, total);
+    if (out) {
+        uint8_t *start = (uint8_t *)PyBytes_AS_STRING(out), *to = start + head.len + 4;
+        Py_BEGIN_ALLOW_THREADS
+        memcpy(start, head.buf, (size_t)head.len);
+        uint32_t crc = crc32(0, head.buf, (size_t)head.len);
+        for (Py_ssize_t i = 0; i < count; i++)
+            for (Py_ssize_t at = 0; at < pieces[i].len; at += LOT) {
+                size_t part = pieces[i].len - at < LOT ? (size_t)(pieces[i].len - at) : LOT;
+                crc = crc32(crc, (uint8_t *)pieces[i].buf + at, part);
+                memcpy(to, (uint8_t *)pieces[i].buf + at, part);
+                to += part;
+            }
+        for (int i = 0; i < 4; i++) start[head.len + i] = (uint8_t)(crc >> 8 * i);
+        Py_END_ALLOW_THREADS
+    }
+    while (held) PyBuffer_Release(pieces + --held);
+    PyBuffer_Release(&head);
+    return out;
+}
+
 static PyMethodDef methods[] = {
     {"isa", py_isa, METH_NOARGS, NULL},
     {"use", py_use, METH_VARARGS, NULL},
@@ -315,6 +372,9 @@ static PyMethodDef methods[] = {
     {"decide", py_decide, METH_VARARGS, NULL},
     {"words", py_words, METH_VARARGS, NULL},
     {"distinct", py_distinct, METH_VARARGS, NULL},
+    {"crc32", py_crc32, METH_VARARGS, NULL},
+    {"finite", py_finite, METH_VARARGS, NULL},
+    {"sealed", py_sealed, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -322,6 +382,7 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_fht", NULL, -1, methods, N
 
 PyMODINIT_FUNC PyInit__fht(void) {
     isa = supported()[0];
+    crc_prepare();
     fit(second_level());
     if (PyType_Ready(&holder_type) < 0) return NULL;
     return PyModule_Create(&module);

@@ -44,3 +44,12 @@ def words(key: int, start: int, count: int, dst: int) -> None:
 
 def distinct(key: int, log2: int, count: int, dst: int) -> None:
     """The first `count` different candidates (rng.distinct), ascending."""
+
+def crc32(data: Buffer, crc: int = 0) -> int:
+    """The CRC-32 of zlib.crc32, which may go on from that of what came before."""
+
+def finite(src: int, count: int) -> bool:
+    """Whether none of these floats is NaN or infinite."""
+
+def sealed(head: Buffer, pieces: tuple[Buffer, ...]) -> bytes:
+    """The head, the CRC-32 of all the rest in four bytes, and the pieces, of which there are at most 64."""

@@ -126,3 +126,18 @@ def distinct(key: int, size: int, count: int) -> NDArray[np.int32]:
     out = np.empty(count, np.int32)
     _fht.distinct(key, size.bit_length() - 1, count, out.ctypes.data)
     return out
+
+
+def crc32(data: bytes | memoryview, crc: int) -> int:
+    """The CRC-32 of bytes that come after others (checks.crc32)."""
+    return _fht.crc32(data, crc)
+
+
+def sealed(head: bytes, pieces: Sequence[bytes | memoryview]) -> bytes:
+    """Head, checksum and pieces (checks.sealed)."""
+    return _fht.sealed(head, tuple(pieces))
+
+
+def finite(values: NDArray[np.float32]) -> bool:
+    """Whether contiguous values are finite (checks.finite)."""
+    return _fht.finite(values.ctypes.data, values.size)

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pfed1bs.core.checks import finite
 from pfed1bs.wire import rice
 from pfed1bs.wire.differences import Differences
 from pfed1bs.wire.signs import Signs
@@ -41,20 +42,24 @@ class Floats:
 
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """Bytes of x, which must be finite."""
+        return bytes(self.view(x))
+
+    def view(self, x: Tensor, known: Tensor | None = None) -> memoryview:
+        """The bytes of `encode` where they lie, if x is on a CPU that keeps them in this order."""
         if x.dtype != torch.float32:
             raise ValueError(f"values must be float32, got {x.dtype}; convert them with .float()")
-        values = x.detach().cpu().numpy()
-        if not np.isfinite(values).all():
+        values = np.ascontiguousarray(x.detach().cpu().numpy(), "<f4")
+        if not finite(values):
             raise ValueError("values must be finite, got NaN or infinity; lower the learning rate or check the data")
         self._check(values)
-        return values.astype("<f4", copy=False).tobytes()
+        return values.reshape(-1).view(np.uint8).data
 
-    def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
+    def decode(self, data: bytes | memoryview, known: Tensor | None = None) -> Tensor:
         """The values in float32."""
         if len(data) != self.size:
             raise ValueError(f"{prod(self.shape)} float32 values are {self.size} bytes, got {len(data)}")
         values = np.frombuffer(data, "<f4").astype(np.float32)
-        if not np.isfinite(values).all():
+        if not finite(values):
             raise ValueError("values must be finite, got NaN or infinity")
         self._check(values)
         return torch.from_numpy(values).reshape(self.shape)

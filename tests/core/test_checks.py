@@ -1,0 +1,50 @@
+"""Checksums and checks of numbers, native and not: what zlib and NumPy say."""
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfed1bs.core import checks, native
+from pfed1bs.core.checks import crc32, finite, sealed
+
+
+@given(st.binary(max_size=700), st.integers(0, 2**32 - 1))
+def test_the_checksum_is_that_of_zlib(data, before):
+    assert crc32(data) == zlib.crc32(data)
+    assert crc32(memoryview(data), before) == zlib.crc32(data, before)
+
+
+def test_the_checksum_of_long_bytes_is_that_of_zlib(either_path):
+    data = np.random.default_rng(0).bytes(1_000_003)
+    assert crc32(data) == zlib.crc32(data)
+    for start in range(65):  # any alignment, any rest
+        assert crc32(memoryview(data)[start : 4096 + 2 * start]) == zlib.crc32(data[start : 4096 + 2 * start])
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (3,), (3, 0, 100_000), (1,) * 70])
+def test_sealed_bytes_hold_head_checksum_and_pieces(either_path, lengths):
+    pieces = [np.random.default_rng(size).bytes(size) for size in lengths]
+    crc = zlib.crc32(b"head" + b"".join(pieces))
+    found = sealed(b"head", [memoryview(piece) for piece in pieces])
+    assert found == b"head" + crc.to_bytes(4, "little") + b"".join(pieces)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 4095, 4096, 9999])
+def test_one_number_that_is_not_finite_is_found(either_path, bad, place):
+    values = np.full(10_000, np.finfo(np.float32).max, np.float32)
+    values[::3] = -0.0
+    assert finite(values) and finite(values[::2]) and finite(values[:0])
+    values[place] = bad
+    assert not finite(values)
+
+
+@pytest.mark.kernel
+def test_bytes_are_not_taken_from_what_holds_none():
+    with pytest.raises(TypeError):
+        native.sealed(b"head", ["text"])
+    with pytest.raises(ValueError, match="at most 64 pieces"):
+        native.sealed(b"head", [b""] * (checks.PIECES + 1))
