@@ -1,8 +1,8 @@
 """The samples of all clients in one tensor, each client's training and test part, and who holds what."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.data.batches import ClientBatches, draw, flips
 from pfed1bs.data.dataset import Dataset, Inputs
 from pfed1bs.data.partitions import Indices, generator, partition
+
+Drawing = tuple[str, str, tuple[int, ...], int, int, int, int]  # kind, name, clients, round, seed, steps, batch
 
 SPLITS = ("pooled", "official")
 
@@ -28,6 +30,7 @@ class Federation:
     samples: Tensor  # (N,) number of each row in the data set, training part first, then test part
     num_classes: int
     augment: bool = False
+    _ahead: dict[Drawing, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def sizes(self) -> Tensor:
@@ -61,16 +64,34 @@ class Federation:
         """Mini-batches of the clients `ids`: row i depends on (seed, name, ids[i], round) only."""
         if steps < 1 or batch < 1:
             raise UserError(f"steps and batch must be at least 1, got {steps} and {batch}")
-        clients = ids.tolist()
+        clients = tuple(ids.tolist())
 
-        @cache  # methods with two models take the same batches twice
-        def rows(name: str, count: int) -> Tensor:
-            return torch.stack([draw(self.train[k], count, batch, (seed, name, k, round)) for k in clients], dim=1)
+        def drawn(kind: str, name: str, count: int) -> Tensor:
+            drawing = (kind, name, clients, round, seed, count, batch)
+            if drawing not in self._ahead:
+                return self._drawn(*drawing)
+            return self._ahead[drawing]
 
-        def mirrored(name: str, count: int) -> Tensor:
-            return torch.stack([flips(count, batch, (seed, name, k, round)) for k in clients], dim=1)
+        rows = cache(partial(drawn, "rows"))  # methods with two models take the same batches twice
+        return ClientBatches(self.inputs, self.labels, steps, rows, partial(drawn, "flips") if self.augment else None)
 
-        return ClientBatches(self.inputs, self.labels, steps, rows, mirrored if self.augment else None)
+    def foresee(self, ids: Tensor, round: int, seed: int, batch: int, names: Iterable[tuple[str, int]]) -> None:
+        """Draw the rows of later batches now, names with numbers of steps; those of earlier rounds are forgotten."""
+        for drawing in [one for one in self._ahead if one[3] < round - 1]:
+            del self._ahead[drawing]
+        for name, count in names:
+            for kind in ("rows", "flips") if self.augment else ("rows",):
+                drawing = (kind, name, tuple(ids.tolist()), round, seed, count, batch)
+                self._ahead[drawing] = self._drawn(*drawing)
+
+    def _drawn(
+        self, kind: str, name: str, clients: tuple[int, ...], round: int, seed: int, count: int, batch: int
+    ) -> Tensor:
+        """(count, S, batch) rows of `inputs`, or which of them are mirrored."""
+        keys = [(seed, name, client, round) for client in clients]
+        if kind == "flips":
+            return torch.stack([flips(count, batch, key) for key in keys], dim=1)
+        return torch.stack([draw(self.train[key[2]], count, batch, key) for key in keys], dim=1)
 
     def tests(self, ids: Tensor, size: int = 256) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Test samples of the clients `ids`, at most `size` of each at a time: inputs (S, E, ...), labels, mask (S, E).

@@ -26,6 +26,11 @@ class Recorder:
         self._graphs = Graphs()
         self._asked: dict[bool, Asked] = {}  # by whether anything was received
 
+    @property
+    def asked(self) -> Asked:
+        """Which batches the last rounds took."""
+        return list(dict.fromkeys(one for asked in self._asked.values() for one in asked))
+
     def __call__(
         self, algorithm: Algorithm, clients: State, received: Message, cohort: Cohort, batches: Batches
     ) -> tuple[State, Message]:

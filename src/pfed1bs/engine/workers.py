@@ -1,8 +1,9 @@
 """Portions of a round computed side by side, each on a thread of its own."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
@@ -42,6 +43,25 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.
             for future in futures:
                 future.cancel()
             wait(futures)
+
+
+def ahead(work: Callable[[Item], Result], items: Iterable[Item], most: int) -> Iterator[Result]:
+    """work(item) for one item after the other, while up to `most` later ones are under way on other threads.
+
+    For work that leaves Python's lock to others, as long messages do; torch must not compute in it.
+    """
+    pool, under_way = _pool(torch.get_num_threads()), deque[Future[Result]]()
+    try:
+        for item in items:
+            under_way.append(pool.submit(work, item))
+            if len(under_way) > most:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        for future in under_way:
+            future.cancel()
+        wait(under_way)
 
 
 def portions(clients: int, chunk: int | None, device: torch.device = CPU) -> list[Tensor]:

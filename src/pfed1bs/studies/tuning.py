@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from pfed1bs.engine.rounds import Diverged
+from pfed1bs.engine.turns import Diverged
 from pfed1bs.runs.config import Config
 from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import Variant, agree, complete, entries, prepared
