@@ -135,6 +135,16 @@ class Tables:
         starts = torch.arange((1 << cut.shift - cut.columns) + 1, device=self.device)
         return Picks(torch.searchsorted(tiles, starts, out_int32=True), rows[order], order.int())
 
+    def parts(self) -> list[Tensor]:
+        """All that the passes read."""
+        flips = [words for words in (self.entering, self.leaving) if words is not None]
+        return [*flips, *(part for picks in (self.first, self.last) for part in (picks.starts, picks.at, picks.to))]
+
+    def fill(self, other: "Tables") -> None:
+        """Take over what those of another sketch of the same size hold."""
+        for own, new in zip(self.parts(), other.parts(), strict=True):
+            own.copy_(new)
+
 
 def transform(x: Tensor, out: Tensor, scale: float) -> None:
     """H x times scale into out, which may be x itself; both contiguous."""

@@ -30,7 +30,7 @@ class Graphs:
     def __call__(self, key: Hashable, work: Work, given: State, room: State | None = None) -> State | None:
         """The results of a replay in memory of their own, or in `room` where it has their names; None: do it yourself.
 
-        The tensors given stay as they are.
+        The tensors given stay as they are. Other tensors that the work reads are read again in every replay.
         """
         first = next(iter(given.values()))
         if not (enabled and first.is_cuda) or torch.cuda.is_current_stream_capturing():
