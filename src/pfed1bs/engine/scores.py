@@ -66,13 +66,15 @@ def evaluate(
 
 def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> Score:
     """The models of some clients, weights and buffers (S, ...), on those clients' test samples."""
-    correct, samples, loss = (torch.zeros(len(ids), dtype=torch.float64) for _ in range(3))
+    found = torch.zeros(3, len(ids), dtype=torch.float64, device=model["w"].device)  # brought to the CPU at once
+    correct, samples, loss = found
     for x, y, mask in data.tests(ids):
         logits = algorithm.task.logits(model["w"], x, buffers_of(model))
         entropy = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-        correct += ((logits.argmax(-1) == y) & mask).sum(1).cpu()
-        samples += mask.sum(1).cpu()
-        loss += (entropy * mask).sum(1).double().cpu()
+        correct += ((logits.argmax(-1) == y) & mask).sum(1)
+        samples += mask.sum(1)
+        loss += (entropy * mask).sum(1).double()
+    correct, samples, loss = found.cpu()
     return Score(correct, samples, loss / samples)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pfed1bs.core.errors import UserError
+from pfed1bs.nn.lanes import client_by_client
 from pfed1bs.nn.stacked import Backward, Pass, Places, Program, leaf
 from pfed1bs.nn.tracing import CONVOLUTIONS, program
 
@@ -19,6 +20,7 @@ WAY_OUT = (
     "write it without branches on values (torch.where) and in-place updates of plain tensors, "
     "or run its clients one after the other with Task(module, stacked=False)"
 )
+LAYOUTS = {"lanes": torch.contiguous_format, "lanes, channels last": torch.channels_last}
 GLOBAL_RANDOM = Lock()  # who borrows the global random state for a moment holds it
 
 
@@ -38,6 +40,7 @@ class Network:
         names, before = set(names), _Random()
         self._programs = {mode: program(copy.deepcopy(module).train(mode), names, head) for mode in (True, False)}
         self._check(before)  # what is drawn while the layers are found out would be a constant of this process
+        self.way = "stacked"
         self._copies: dict[tuple[int, bool], _Copy] = {}
 
     def __call__(
@@ -48,6 +51,8 @@ class Network:
         now = Pass(mine.module, len(x), values, places)
         alone = (self._convolves or steps is None) and x.device.type == "cpu"
         one_by_one = alone if self._stacked is None else not self._stacked
+        if self.way in LAYOUTS and x.device.type == "cuda" and steps is not None and not one_by_one:
+            return client_by_client(mine, now, x, LAYOUTS[self.way] if x.dim() == 5 else torch.contiguous_format)
         if steps is not None and not one_by_one:
             return self._computed(steps, now, x)
         before = _Random(x.device) if steps is None else None  # known layers draw nothing

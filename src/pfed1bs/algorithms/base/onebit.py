@@ -70,6 +70,13 @@ class Code:
             return signs * scale[..., None]
         return signs * scale.repeat_interleave(torch.tensor(self.bits, device=scale.device), -1)
 
+    def add(self, total: Tensor, signs: Tensor, scale: Tensor) -> None:
+        """Add the signs (m,), each piece times its scale, to a total in float64."""
+        if len(self.sizes) == 1:
+            total.add_(signs, alpha=float(scale))
+        else:
+            total.add_(self.scaled(signs.double(), scale))
+
 
 def sketch_size(n: int, ratio: float) -> int:
     """M = floor(ratio n), at least 1."""
