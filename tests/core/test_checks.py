@@ -4,11 +4,13 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pfed1bs.core import checks, native
 from pfed1bs.core.checks import crc32, finite, sealed
+from pfed1bs.core.rng import stream
 
 
 @given(st.binary(max_size=700), st.integers(0, 2**32 - 1))
@@ -40,6 +42,28 @@ def test_one_number_that_is_not_finite_is_found(either_path, bad, place):
     assert finite(values) and finite(values[::2]) and finite(values[:0])
     values[place] = bad
     assert not finite(values)
+
+
+def test_numbers_are_copied_out_of_bytes_at_any_address(either_path):
+    values = np.random.default_rng(0).standard_normal(600_001, np.float32)
+    data = b"odd" + values.tobytes()
+    found = checks.finite_copy(memoryview(data)[3:])
+    assert found.tolist() == values.tolist()
+    found += 1
+    assert np.array_equal(np.frombuffer(data[3:], np.float32), values)
+    assert checks.finite_copy(np.float32([1, np.inf]).tobytes()) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("n", [1, 7, 100, 203_530, 1_500_001])
+def test_weighted_sums_have_the_bits_of_torch_on_every_device_and_number_of_threads(device, n, threads):
+    threads(2)
+    total, ours = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64, device=device)
+    for client, share in enumerate((0.3, 1 / 7, 0.06, 1.0)):
+        x = torch.randn(n, generator=stream(client, "x"))
+        total.add_(x, alpha=share)
+        assert checks.accumulate(ours, x.to(device), share) is ours
+    assert torch.equal(ours.cpu(), total)
 
 
 @pytest.mark.kernel

@@ -65,8 +65,8 @@
 static const kernels *isa;
 
 #include "kernels/rows.h"
-#include "kernels/checks.h"
 #include "kernels/signs.h"
+#include "kernels/checks.h"
 
 #define AT(address) ((void *)(uintptr_t)(address))
 
@@ -316,14 +316,34 @@ static PyObject *py_crc32(PyObject *self, PyObject *args) {
 
 static PyObject *py_finite(PyObject *self, PyObject *args) {
     (void)self;
-    unsigned long long src;
+    unsigned long long src, dst;
     Py_ssize_t count;
     bool good;
-    if (!PyArg_ParseTuple(args, "Kn", &src, &count)) return NULL;
+    if (!PyArg_ParseTuple(args, "KKn", &src, &dst, &count)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    good = all_finite(AT(src), (size_t)count);
+    good = finite_copy(AT(src), AT(dst), (size_t)count);
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(good);
+}
+
+static PyObject *py_accumulate(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long total, x;
+    Py_ssize_t count;
+    int threads;
+    double share;
+    if (!PyArg_ParseTuple(args, "KKdni", &total, &x, &share, &count, &threads)) return NULL;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        weighed s = {AT(total), share, AT(x), (size_t)count};
+        Py_BEGIN_ALLOW_THREADS
+        parallel(pieces(s.count), s.count < FEW ? 1 : threads, add_piece, &s);
+        Py_END_ALLOW_THREADS
+        Py_RETURN_TRUE;
+    }
+#endif
+    (void)threads;
+    Py_RETURN_FALSE;
 }
 
 /* A head, the CRC-32 of all the rest in four bytes, the pieces; each is copied while it is in the cache. */
@@ -340,6 +360,10 @@ static PyObject *py_sealed(PyObject *self, PyObject *args) {
     if (!PyErr_Occurred()) out = PyBytes_FromStringAndSize(NULL, total);
     if (out) {
         uint8_t *start = (uint8_t *)PyBytes_AS_STRING(out), *to = start + head.len + 4;
+#ifdef MADV_HUGEPAGE
+        uintptr_t first = ((uintptr_t)start + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE, last = (uintptr_t)start + (size_t)total;
+        if (last > first + HUGEPAGE) madvise((void *)first, (last - first) / HUGEPAGE * HUGEPAGE, MADV_HUGEPAGE);
+#endif
         Py_BEGIN_ALLOW_THREADS
         memcpy(start, head.buf, (size_t)head.len);
         uint32_t crc = crc32(0, head.buf, (size_t)head.len);
@@ -374,6 +398,7 @@ static PyMethodDef methods[] = {
     {"distinct", py_distinct, METH_VARARGS, NULL},
     {"crc32", py_crc32, METH_VARARGS, NULL},
     {"finite", py_finite, METH_VARARGS, NULL},
+    {"accumulate", py_accumulate, METH_VARARGS, NULL},
     {"sealed", py_sealed, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

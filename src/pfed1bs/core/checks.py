@@ -1,14 +1,18 @@
-"""Checksums of bytes, and whether numbers are finite: native where that was built, zlib and NumPy elsewhere."""
+"""What long messages need: checksums, finite numbers, weighted sums; native where built, else zlib, NumPy and torch."""
 
+import sys
 import zlib
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pfed1bs.core import native
 
 PIECES = 64  # that a native call takes at once
+FUSED = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")  # how torch adds products there
 
 
 def crc32(data: bytes | memoryview, crc: int = 0) -> int:
@@ -31,3 +35,20 @@ def finite(values: NDArray[np.float32]) -> bool:
     if native.enabled and values.flags.c_contiguous:
         return native.finite(values)
     return bool(np.isfinite(values).all())
+
+
+def finite_copy(data: bytes | memoryview) -> Tensor | None:
+    """The float32 numbers of little-endian bytes as a tensor of their own; None if one is NaN or infinite."""
+    values = np.frombuffer(data, "<f4")
+    if not native.enabled or sys.byteorder != "little":
+        return torch.from_numpy(values.astype(np.float32)) if finite(values) else None
+    out = native.empty(values.size)
+    return out if native.finite(values, out) else None
+
+
+def accumulate(total: Tensor, x: Tensor, share: float) -> Tensor:
+    """Add share * x to a total in float64, in place: the bits of total.add_(x, alpha=share)."""
+    ready = total.is_contiguous() and x.is_contiguous() and total.shape == x.shape
+    if native.usable(x) and x.dtype == torch.float32 and total.is_cpu and ready and FUSED:
+        return total if native.accumulate(total, x, share) else total.add_(x, alpha=share)
+    return total.add_(x, alpha=share)

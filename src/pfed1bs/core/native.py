@@ -138,6 +138,11 @@ def sealed(head: bytes, pieces: Sequence[bytes | memoryview]) -> bytes:
     return _fht.sealed(head, tuple(pieces))
 
 
-def finite(values: NDArray[np.float32]) -> bool:
-    """Whether contiguous values are finite (checks.finite)."""
-    return _fht.finite(values.ctypes.data, values.size)
+def finite(values: NDArray[np.float32], out: Tensor | None = None) -> bool:
+    """Whether contiguous values are finite (checks.finite); they are copied to `out`."""
+    return _fht.finite(values.ctypes.data, 0 if out is None else out.data_ptr(), values.size)
+
+
+def accumulate(total: Tensor, x: Tensor, share: float) -> bool:
+    """Add share * x (float32) to a total in float64 (checks.accumulate); False if this processor cannot."""
+    return _fht.accumulate(total.data_ptr(), x.data_ptr(), share, x.numel(), get_num_threads())

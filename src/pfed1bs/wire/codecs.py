@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pfed1bs.core.checks import finite
+from pfed1bs.core.checks import finite, finite_copy
 from pfed1bs.wire import rice
 from pfed1bs.wire.differences import Differences
 from pfed1bs.wire.signs import Signs
@@ -58,11 +58,11 @@ class Floats:
         """The values in float32."""
         if len(data) != self.size:
             raise ValueError(f"{prod(self.shape)} float32 values are {self.size} bytes, got {len(data)}")
-        values = np.frombuffer(data, "<f4").astype(np.float32)
-        if not finite(values):
+        values = finite_copy(data)
+        if values is None:
             raise ValueError("values must be finite, got NaN or infinity")
-        self._check(values)
-        return torch.from_numpy(values).reshape(self.shape)
+        self._check(values.numpy())
+        return values.reshape(self.shape)
 
     def _check(self, values: NDArray[np.float32]) -> None:
         if self.least > -inf and values.min() < self.least:

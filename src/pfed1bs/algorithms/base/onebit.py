@@ -8,6 +8,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from pfed1bs.core.checks import accumulate
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.sketch import Rotation, Sketch, srht
 from pfed1bs.nn.task import Task
@@ -73,7 +74,7 @@ class Code:
     def add(self, total: Tensor, signs: Tensor, scale: Tensor) -> None:
         """Add the signs (m,), each piece times its scale, to a total in float64."""
         if len(self.sizes) == 1:
-            total.add_(signs, alpha=float(scale))
+            accumulate(total, signs, float(scale))
         else:
             total.add_(self.scaled(signs.double(), scale))
 

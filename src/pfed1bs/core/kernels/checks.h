@@ -61,18 +61,35 @@ static uint32_t crc32(uint32_t crc, const uint8_t *data, size_t count) {
     return ~crc_bytes(c, data, count);
 }
 
-/* NaN and infinity have an exponent of ones. */
-static bool all_finite(const float *x, size_t count) {
+/* Whether all numbers are finite, copied on the way if there is a place; NaN and infinity have an exponent of ones. */
+static bool finite_copy(const uint8_t *src, uint8_t *dst, size_t count) {
     enum { LOT = 4096 };
+    bool good = true;
     for (size_t at = 0; at < count; at += LOT) {
-        size_t end = count - at < LOT ? count : at + LOT;
-        uint32_t strange = 0;
-        for (size_t i = at; i < end; i++) {
-            uint32_t bits;
-            memcpy(&bits, x + i, 4);
-            strange |= (bits & 0x7f800000u) == 0x7f800000u;
-        }
-        if (strange) return false;
+        size_t lot = least(LOT, count - at);
+        uint32_t strange = 0, bits[LOT];
+        memcpy(bits, src + 4 * at, 4 * lot);
+        for (size_t i = 0; i < lot; i++) strange |= (bits[i] & 0x7f800000u) == 0x7f800000u;
+        if (dst) memcpy(dst + 4 * at, bits, 4 * lot);
+        good &= !strange;
     }
-    return true;
+    return good;
 }
+
+/* Sums in float64, total + share * x with one rounding, as torch has them on processors with such an instruction. */
+typedef struct {
+    double *total, share;
+    const float *x;
+    size_t count;
+} weighed;
+
+#ifdef __x86_64__
+static __attribute__((target("avx2,fma"))) void add_piece(void *context, size_t worker, size_t number) {
+    weighed *s = context;
+    (void)worker;
+    double *restrict total = s->total + number * PIECE, share = s->share;
+    const float *restrict x = s->x + number * PIECE;
+    size_t count = least(PIECE, s->count - number * PIECE);
+    for (size_t i = 0; i < count; i++) total[i] = __builtin_fma(share, (double)x[i], total[i]);
+}
+#endif
