@@ -30,8 +30,9 @@ def test_pieces_for_another_device_wait_for_each_other_and_leave_the_threads_as_
     threads(2)
     told = spread(lambda _: (torch.get_num_threads(), threading.get_ident()), range(3), torch.device("cuda"))
     assert told == [(2, threading.get_ident())] * 3
-    with alone(torch.device("cuda")):
-        assert torch.get_num_threads() == 2
+    for numbers, count in ((1 << 21, 2), (1000, 1)):  # few are dealt with before other threads are awake
+        with alone(torch.device("cuda"), numbers):
+            assert torch.get_num_threads() == count
 
 
 def test_the_number_of_threads_comes_back_after_an_error(threads):

@@ -24,7 +24,8 @@ class Pending:
         self._device = device
         self._round = 0
         self._open: dict[Drawing, _Open] = {}
-        self._drawn: dict[Drawing, SRHT] = {}  # those of the round, which others may need
+        self._drawn: dict[Drawing, SRHT] = {}  # those of the round, which others may need,
+        self._before: dict[Drawing, SRHT] = {}  # and of the one before
 
     def sketch(self, *drawing: int) -> SRHT:
         """The sketch of the round: n, m, seed, use_D."""
@@ -41,7 +42,7 @@ class Pending:
     def become(self, round: int) -> "Pending":
         """Go on to another round: its sketches are filled in."""
         if round != self._round:
-            self._round = round
+            self._round, self._before = round, self._drawn
             self._drawn = {drawing: srht(*drawing[:3], round, drawing[3]) for drawing in self._open}
             for drawing, sketch in self._open.items():
                 sketch.tables(self._device).fill(self._drawn[drawing].tables(self._device))

@@ -12,8 +12,9 @@ from pfed1bs.engine.workers import ahead
 from pfed1bs.wire.codecs import Differences, Signs
 from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode, fixed_size
 
-LONG = 1 << 16  # bytes of a message, or of a field of all clients, from which threads and pinned memory pay
-AHEAD = 4  # messages that are decoded before they are needed
+PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
+LONG = 1 << 22  # bytes of a message from which it pays to wake other threads
+AHEAD = 6  # messages that are decoded before they are needed
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,8 @@ def say(algorithm: Algorithm, message: Message, cohort: Cohort, known: Message |
     if not algorithm.up:
         return []
     layout, sizes = algorithm.up, cohort.sizes.tolist()
-    long = any(field.is_cuda and field.nbytes >= LONG * len(sizes) for field in message.values())
     fields = {name: _ready(layout[name], field) for name, field in message.items()}
+    long = any(field.is_pinned() and field[0].nbytes >= LONG for field in fields.values())
 
     def one(i: int) -> bytes:
         own = {name: field[i] for name, field in fields.items()}
@@ -145,7 +146,7 @@ def _ready(codec: Codec, field: Tensor) -> Tensor:
     """A field of all clients on the CPU, signs packed at once before they move."""
     if isinstance(codec, Signs | Differences) and field.dtype != torch.uint8:
         field = codec.pack(field)
-    if field.is_cuda and field.nbytes >= LONG:  # memory that the device writes by itself, and that is kept for later
+    if field.is_cuda and field.nbytes >= PINNED:
         return torch.empty(field.shape, dtype=field.dtype, pin_memory=True).copy_(field)
     return field.cpu()
 

@@ -34,6 +34,11 @@ class Recorder:
         """Which batches the last rounds took."""
         return list(dict.fromkeys(one for asked in self._asked.values() for one in asked or []))
 
+    def foresee(self, round: int) -> None:
+        """Have the sketches of a later round filled in, after all that the device was told before."""
+        for pending in self._pending.values():
+            pending.become(round)
+
     def __call__(
         self, algorithm: Algorithm, clients: State, received: Message, cohort: Cohort, batches: Batches
     ) -> tuple[State, Message]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
+from pfed1bs.core.failing import explained
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
@@ -90,27 +91,39 @@ def simulate(
     an earlier run, bit for bit. `trust` bounds what clients may claim.
     """
     size, device = scheduled(schedule, fields), choose(device)
-    data = data.to(device)
-    now = resume or begin(algorithm, len(data.sizes))
-    now = replace(now, clients=moved(now.clients, device))
+    count = size.chunk or len(data.sizes)
+    with explained(device, "before the first round", count):
+        data = data.to(device)
+        now = resume or begin(algorithm, len(data.sizes))
+        now = replace(now, clients=moved(now.clients, device))
     local = Recorder()
     for t in range(now.round, size.rounds):
-        began = perf_counter()
-        plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
-        turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
-        if device.type != "cpu" and t + 1 < size.rounds:
-            following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled)
-            turn = replace(turn, later=working(algorithm, following, data.sizes, now.seen))
-        done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
-        ids = torch.cat([part.ids for part in done])
-        state = replaced(now.clients, ids, joined([part.state for part in done]))
-        uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
-        sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
-        after, shared = conclude(algorithm, now, plan, sent, trust)
-        now = replace(after, clients=state)
-        log = {**moved(joined([part.log for part in done]), CPU), **shared}
-        bill = traffic(algorithm, plan.news, sent, plan.active)
-        yield Round(t, plan.cohort, bill, sent, log, perf_counter() - began, now, data.sizes)
+        with explained(device, f"round {t}", count):
+            done = _round(algorithm, data, now, size, trust, local)
+        now = done.progress
+        yield done
+
+
+def _round(
+    algorithm: Algorithm, data: Federation, now: Progress, size: Schedule, trust: Trust, local: Recorder
+) -> Round:
+    """The next round."""
+    began, t, device = perf_counter(), now.round, where(now)
+    plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
+    turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
+    if device.type != "cpu" and t + 1 < size.rounds:
+        following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled)
+        turn = replace(turn, later=working(algorithm, following, data.sizes, now.seen))
+    done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
+    ids = torch.cat([part.ids for part in done])
+    state = replaced(now.clients, ids, joined([part.state for part in done]))
+    uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
+    sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
+    after, shared = conclude(algorithm, now, plan, sent, trust)
+    log = {**moved(joined([part.log for part in done]), CPU), **shared}
+    bill = traffic(algorithm, plan.news, sent, plan.active)
+    after = replace(after, clients=state)
+    return Round(t, plan.cohort, bill, sent, log, perf_counter() - began, after, data.sizes)
 
 
 def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Schedule:
@@ -122,7 +135,7 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
     """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients."""
     cohort = sample(seed, now.round, sizes, now.seen, sampled)
     active = working(algorithm, cohort, sizes, now.seen)
-    with alone(where(now)):
+    with alone(where(now), numbers(now)):
         return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
 
 
@@ -152,7 +165,7 @@ def answered(
     weighed, less = trust.weighed(cohort)
     found: list[State] = []
     heard = watched(algorithm, now.server, answers, found)
-    with alone(where(now)):
+    with alone(where(now), numbers(now)):
         server, log = split_log(algorithm.aggregate(now.server, heard, weighed))
     rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
     return server, {**log, **(split_log(joined(rows))[1] if rows else {}), **cut, **less}
@@ -161,6 +174,11 @@ def answered(
 def where(now: Progress) -> torch.device:
     """The device on which clients are computed; a server that has none at hand computes on the CPU."""
     return next((value.device for value in now.clients.values()), CPU)
+
+
+def numbers(now: Progress) -> int:
+    """How many the server has to deal with."""
+    return max((value.numel() for value in now.server.values()), default=0)
 
 
 def choose(device: str | torch.device) -> torch.device:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pfed1bs.core.failing import explained
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State, buffers_of
 from pfed1bs.engine.exchange import moved, rows
@@ -60,7 +61,8 @@ def evaluate(
         models = algorithm.personal(server, rows(progress.clients, ids), cohort, batches)
         return {name: score(algorithm, data, model, ids) for name, model in models.items()}
 
-    parts = spread(judge, portions(data.clients, size.chunk, device), device)
+    with explained(device, "evaluation", size.chunk or data.clients):
+        parts = spread(judge, portions(data.clients, size.chunk, device), device)
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 

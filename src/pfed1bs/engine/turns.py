@@ -48,6 +48,8 @@ class Turn:
         mine, said = self.local(algorithm, mine, received, some, batches)
         if self.later is not None:
             self.data.foresee(self.later.ids[at], self.later.round, self.later.seed, self.batch, self.local.asked)
+            if int(at[-1]) == len(self.cohort.ids) - 1:  # none of this round is left
+                self.local.foresee(self.later.round)
         mine, log = split_log(mine)
         check(mine, log, some)
         try:

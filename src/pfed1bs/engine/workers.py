@@ -16,6 +16,7 @@ Result = TypeVar("Result")
 
 
 CPU = torch.device("cpu")
+MANY = 1 << 21  # numbers
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.device = CPU) -> list[Result]:
@@ -72,13 +73,14 @@ def portions(clients: int, chunk: int | None, device: torch.device = CPU) -> lis
 
 
 @contextmanager
-def alone(device: torch.device = CPU) -> Iterator[None]:
+def alone(device: torch.device = CPU, numbers: int = 0) -> Iterator[None]:
     """Have torch compute on one thread meanwhile: what several threads add up depends on their number.
 
-    For states on another device than the CPU it changes nothing, as nothing is promised there.
+    For states on another device than the CPU nothing is promised; there many `numbers` may have all threads, while few
+    are dealt with before others are awake.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1 if device.type == "cpu" else threads)
+    torch.set_num_threads(1 if device.type == "cpu" or numbers < MANY else threads)
     try:
         yield
     finally:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms import make
+from pfed1bs.core.precision import multiply
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.engine.contract import Algorithm
-from pfed1bs.engine.rounds import Progress, Round, Schedule, simulate
+from pfed1bs.engine.rounds import Progress, Round, Schedule, choose, simulate
 from pfed1bs.engine.scores import Score, evaluate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
@@ -89,6 +90,7 @@ class Run:
 
     def rounds(self, resume: bool = False) -> Iterator[Record]:
         """Do the rounds, write them down, and yield what is written; Ctrl-C, SIGTERM and errors leave a checkpoint."""
+        multiply(choose(self.config.device), self.config.tf32)
         self.algorithm.init(1)  # the user's options are checked before anything is written
         source = Simulator(self.algorithm, self.data, self.config)
         with terminable(), RunFolder(self.folder, self.config).open(resume) as folder:
