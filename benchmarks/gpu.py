@@ -4,13 +4,13 @@
 
 Kernels are timed inside a CUDA graph, so that only the device counts; the median of seven replays. A copy is
 `y.copy_(x)` outside of one: as a node of a graph the same copy takes half as long again above 1 GB. Rounds are the
-medians of whole rounds of `simulate`, messages included: 20 clients with random samples, 10 steps of batch 64.
+medians of whole rounds of `simulate`, messages included: 20 clients with random samples, 10 steps of batch 64, those
+before the graphs are recorded left out. tf32 is off where a row does not say that it is on.
 """
 
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +19,13 @@ from pathlib import Path
 
 import torch
 from peers import Work, cpu
-from torch import nn
+from torch import Tensor, nn
 
 from pfed1bs.algorithms import make
 from pfed1bs.core import graphs, nvrtc
+from pfed1bs.core.origin import commit
+from pfed1bs.core.precision import multiply
+from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import srht
 from pfed1bs.core.transform import butterfly, hadamard, kernel
 from pfed1bs.core.votes import pack, sign, unpack
@@ -33,6 +36,7 @@ from pfed1bs.nn.task import Task
 
 SHAPES = [(20, 24), (1, 24), (20, 22), (20, 20), (20, 18), (20, 12)]  # rows, log2 of their length
 WEIGHTS = {"MLP": 203_530, "VGG16": 15_299_748}
+CLASSES = {"VGG8": 10, "VGG16": 100}
 METHODS = ("local", "pfed1bs", "pfed1bs-delta", "fedavg", "ditto", "zsign")
 Row = dict[str, object]
 
@@ -92,74 +96,102 @@ def row(operation: str, shape: str, taken: float, copy: float, **more: object) -
 
 
 def steps(work: Work) -> Iterator[Row]:
-    """One local step of all clients, with the steps recorded and without."""
+    """One local step of all clients, recorded and not; with convolutions also the ways that were measured."""
     cases = {
-        "MLP": (work.model, work.x[:, :64]),
-        "VGG8": (build("vgg8", (3, 32, 32), 10), torch.randn(20, 64, 3, 32, 32)),
+        "MLP": (work.model, work.x[:, :64], 10),
+        **{name: (vgg(name), pictures(64), 10) for name in ("VGG8", "VGG16")},
     }
-    for model, (module, inputs) in cases.items():
-        x, y = inputs.cuda(), work.y[:, :64].cuda()
-        for graphs.enabled in (False, True):
-            task = Task(module)
-            w, buffers = task.init(0).repeat(20, 1).cuda(), {k: b.cuda() for k, b in task.buffers(20).items()}
-            step = lambda task=task, w=w, x=x, y=y, b=buffers: task.descend(w, x, y, b, 0.05, 1e-5, out=w)  # noqa: E731
-            elapsed(step, 5)
-            began = time.perf_counter()
-            elapsed(step, 20)
-            taken = 1e3 * (time.perf_counter() - began) / 20
-            print(f"step of {model}, graphs {graphs.enabled}: {taken:.3f} ms", flush=True)
-            yield {"model": model, "graphs": graphs.enabled, "ms": taken}
+    for (model, (module, inputs, classes)), tf32, on in product(cases.items(), (False, True), (False, True)):
+        if (model == "MLP" and tf32) or (model == "VGG16" and not on):
+            continue
+        multiply(torch.device("cuda"), tf32)
+        graphs.enabled = on
+        task, x, y = Task(module), inputs.cuda(), (work.y[:, :64] % classes).cuda()
+        w, buffers = task.init(0).repeat(20, 1).cuda(), {k: b.cuda() for k, b in task.buffers(20).items()}
+        step = lambda task=task, w=w, x=x, y=y, b=buffers: task.descend(w, x, y, b, 1e-3, 1e-5, out=w)  # noqa: E731
+        elapsed(step, 5)
+        began = time.perf_counter()
+        elapsed(step, 10)
+        taken = 1e2 * (time.perf_counter() - began)
+        way = next(iter(task._network._ways._fastest.values()), "stacked")
+        print(f"step of {model}, tf32 {tf32}, graphs {on}: {taken:.3f} ms ({way})", flush=True)
+        yield {"model": model, "tf32": tf32, "graphs": on, "way": way, "ms": taken}
+        del task, w, buffers, step
+        torch.cuda.empty_cache()
 
 
-def rounds(work: Work) -> Iterator[Row]:
+def vgg(name: str) -> nn.Module:
+    return build(name.lower(), (3, 32, 32), CLASSES[name])
+
+
+def pictures(count: int) -> Tensor:
+    """(20, count, 3, 32, 32)."""
+    return torch.randn(20, count, 3, 32, 32, generator=stream(0, "pictures"))
+
+
+def rounds(work: Work, cores: int) -> Iterator[Row]:
     """Rounds with graphs and without; for MLPs on all threads of the processor and on four."""
-    cores = torch.get_num_threads()
     few = min(4, cores)
     for name, threads, on in product(METHODS, dict.fromkeys((cores, few)), (False, True)):
-        yield medians(name, "MLP", work.model, work.federation(), threads, on)
-    vgg8, samples = build("vgg8", (3, 32, 32), 10), torch.arange(20 * 200)
+        if on or threads == cores:
+            yield medians(name, "MLP", work.model, work.federation(), threads, on)
+    samples = torch.arange(20 * 200)
     own = tuple(samples.view(20, 200))
-    images = Federation(torch.randn(len(samples), 3, 32, 32), work.y.flatten()[: len(samples)], own, own, samples, 10)
-    for name, on in product(("pfed1bs", "pfed1bs-delta", "fedavg"), (False, True)):
-        yield medians(name, "VGG8", vgg8, images, few, on)
-    torch.set_num_threads(cores)
+    for model, methods in (("VGG8", ("pfed1bs", "pfed1bs-delta", "fedavg")), ("VGG16", ("fedavg", "pfed1bs-delta"))):
+        labels = torch.randint(CLASSES[model], (len(samples),), generator=stream(0, "labels"))
+        images = Federation(pictures(200).flatten(0, 1), labels, own, own, samples, CLASSES[model])
+        for name, tf32 in product(methods, (False, True)):
+            yield medians(name, model, vgg(model), images, cores, True, tf32)
+            torch.cuda.empty_cache()
 
 
-def medians(name: str, model: str, module: nn.Module, data: Federation, threads: int, on: bool) -> Row:
+def medians(
+    name: str, model: str, module: nn.Module, data: Federation, threads: int, on: bool, tf32: bool = False
+) -> Row:
     graphs.enabled = on
     torch.set_num_threads(threads)
-    count = 30 if model == "MLP" else 12
-    run = simulate(make(name, Task(module)), data, rounds=count, steps=10, batch=64, device="cuda")
-    seconds = [one.seconds for one in run][6:]
+    multiply(torch.device("cuda"), tf32)
+    count, skipped = {"MLP": (40, 8), "VGG8": (14, 6), "VGG16": (8, 4)}[model]
+    lr = 0.05 if model == "MLP" else 1e-3
+    run = simulate(make(name, Task(module), lr=lr), data, rounds=count, steps=10, batch=64, device="cuda")
+    seconds = [one.seconds for one in run][skipped:]
     taken, best = 1e3 * statistics.median(seconds), 1e3 * min(seconds)
+    facts = {"algorithm": name, "model": model, "threads": threads, "graphs": on, "tf32": tf32}
     print(
-        f"round of {name:14} {model} threads {threads:2} graphs {on!s:5} {taken:8.2f} ms, best {best:.2f}", flush=True
+        "round of",
+        *(f"{key} {value!s:6}" for key, value in facts.items()),
+        f"{taken:8.2f} ms, best {best:.2f}",
+        flush=True,
     )
-    return {"algorithm": name, "model": model, "threads": threads, "graphs": on, "ms": taken, "best_ms": best}
+    return {**facts, "ms": taken, "best_ms": best}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="JSON file for the results")
-    parser.add_argument("--commit", help="of the code, where it is not in a repository")
+    parser.add_argument(
+        "--parts", nargs="+", choices=("kernels", "steps", "rounds"), default=("kernels", "rounds", "steps")
+    )
     options = parser.parse_args()
     if not nvrtc.available():
         sys.exit("error: no CUDA device, or one without kernels")
-    work = Work(batch=64, steps=10)
-    ask = ["git", "rev-parse", "HEAD"]
+    work, cores = Work(batch=64, steps=10), torch.get_num_threads()
+    parts = {"kernels": kernels, "steps": lambda: steps(work), "rounds": lambda: rounds(work, cores)}
+    multiply(torch.device("cuda"), False)
     facts = {
         "command": "python benchmarks/gpu.py",
-        "commit": options.commit or subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip(),
         "gpu": torch.cuda.get_device_name(),
         "cpu": cpu(),
         "cpu_kernel": kernel(),
         "torch": torch.__version__,
-        "kernels": list(kernels()),
-        "steps": list(steps(work)),
-        "rounds": list(rounds(work)),
     }
-    if options.out:
-        Path(options.out).write_text(json.dumps(facts, indent=1) + "\n")
+    before = json.loads(Path(options.out).read_text()) if options.out and Path(options.out).exists() else {}
+    facts = {**before, **facts, "commits": before.get("commits", {})}  # parts that are not measured now stay
+    for name in options.parts:
+        facts[name] = list(parts[name]())
+        facts["commits"][name] = commit()
+        if options.out:
+            Path(options.out).write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":
