@@ -37,7 +37,7 @@ from pfed1bs.nn.task import Task
 SHAPES = [(20, 24), (1, 24), (20, 22), (20, 20), (20, 18), (20, 12)]  # rows, log2 of their length
 WEIGHTS = {"MLP": 203_530, "VGG16": 15_299_748}
 CLASSES = {"VGG8": 10, "VGG16": 100}
-METHODS = ("local", "pfed1bs", "pfed1bs-delta", "fedavg", "ditto", "zsign")
+METHODS = ("pfed1bs", "pfed1bs-delta", "fedavg", "local", "ditto", "zsign")
 Row = dict[str, object]
 
 
@@ -188,10 +188,11 @@ def main() -> None:
     before = json.loads(Path(options.out).read_text()) if options.out and Path(options.out).exists() else {}
     facts = {**before, **facts, "commits": before.get("commits", {})}  # parts that are not measured now stay
     for name in options.parts:
-        facts[name] = list(parts[name]())
-        facts["commits"][name] = commit()
-        if options.out:
-            Path(options.out).write_text(json.dumps(facts, indent=1) + "\n")
+        facts[name], facts["commits"][name] = [], commit()
+        for found in parts[name]():
+            facts[name].append(found)
+            if options.out:  # row by row: device time may be over at any moment
+                Path(options.out).write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,13 @@ def test_weighted_sums_have_the_bits_of_torch_on_every_device_and_number_of_thre
     assert torch.equal(ours.cpu(), total)
 
 
+@pytest.mark.parametrize(("total", "x"), [(torch.float32, torch.float32), (torch.float64, torch.float64)])
+def test_sums_of_other_kinds_are_left_to_torch(total, x):
+    ours = torch.ones(259, dtype=total)
+    assert checks.accumulate(ours, torch.full((259,), 3, dtype=x), 0.5).tolist() == [2.5] * 259
+    assert checks.accumulate(torch.ones(4, 2).double().mT, torch.ones(2, 4), 1.0).tolist() == [[2.0] * 4] * 2
+
+
 @pytest.mark.kernel
 def test_bytes_are_not_taken_from_what_holds_none():
     with pytest.raises(TypeError):

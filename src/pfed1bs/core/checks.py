@@ -47,8 +47,9 @@ def finite_copy(data: bytes | memoryview) -> Tensor | None:
 
 
 def accumulate(total: Tensor, x: Tensor, share: float) -> Tensor:
-    """Add share * x to a total in float64, in place: the bits of total.add_(x, alpha=share)."""
-    ready = total.is_contiguous() and x.is_contiguous() and total.shape == x.shape
-    if native.usable(x) and x.dtype == torch.float32 and total.is_cpu and ready and FUSED:
-        return total if native.accumulate(total, x, share) else total.add_(x, alpha=share)
+    """Add share * x to a total, in place: total.add_(x, alpha=share), for float32 to float64 without a copy."""
+    kinds = (total.dtype, x.dtype) == (torch.float64, torch.float32)
+    ready = total.is_cpu and total.is_contiguous() and x.is_contiguous() and total.shape == x.shape
+    if kinds and ready and FUSED and native.usable(x) and native.accumulate(total, x, share):
+        return total
     return total.add_(x, alpha=share)
