@@ -47,11 +47,18 @@ def test_one_number_that_is_not_finite_is_found(either_path, bad, place):
 def test_numbers_are_copied_out_of_bytes_at_any_address(either_path):
     values = np.random.default_rng(0).standard_normal(600_001, np.float32)
     data = b"odd" + values.tobytes()
-    found = checks.finite_copy(memoryview(data)[3:])
-    assert found.tolist() == values.tolist()
+    crc, found = checks.opened(memoryview(data)[3:], 7)
+    assert found.tolist() == values.tolist() and crc == zlib.crc32(data[3:], 7)
     found += 1
     assert np.array_equal(np.frombuffer(data[3:], np.float32), values)
-    assert checks.finite_copy(np.float32([1, np.inf]).tobytes()) is None
+    bad = np.float32([1, np.inf]).tobytes()
+    assert checks.opened(bad) == (zlib.crc32(bad), None)
+
+
+def test_nothing_is_sealed_with_floats_that_are_not_finite(either_path):
+    bad, good = np.float32([1, np.nan]).tobytes(), np.float32([1, 2]).tobytes()
+    assert sealed(b"head", [good, bad], floats=0b11) is None and sealed(b"head", [good, bad], floats=0b10) is None
+    assert sealed(b"head", [good, bad], floats=0b01) == sealed(b"head", [good, bad])
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -76,6 +83,6 @@ def test_sums_of_other_kinds_are_left_to_torch(total, x):
 @pytest.mark.kernel
 def test_bytes_are_not_taken_from_what_holds_none():
     with pytest.raises(TypeError):
-        native.sealed(b"head", ["text"])
+        native.sealed(b"head", ["text"], 0)
     with pytest.raises(ValueError, match="at most 64 pieces"):
-        native.sealed(b"head", [b""] * (checks.PIECES + 1))
+        native.sealed(b"head", [b""] * (checks.PIECES + 1), 0)

@@ -316,14 +316,28 @@ static PyObject *py_crc32(PyObject *self, PyObject *args) {
 
 static PyObject *py_finite(PyObject *self, PyObject *args) {
     (void)self;
-    unsigned long long src, dst;
+    unsigned long long src;
     Py_ssize_t count;
     bool good;
-    if (!PyArg_ParseTuple(args, "KKn", &src, &dst, &count)) return NULL;
+    if (!PyArg_ParseTuple(args, "Kn", &src, &count)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    good = finite_copy(AT(src), AT(dst), (size_t)count);
+    good = pass_over(AT(src), 4 * (size_t)count, NULL, NULL, true);
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(good);
+}
+
+static PyObject *py_opened(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer data;
+    unsigned int crc;
+    unsigned long long dst;
+    bool good;
+    if (!PyArg_ParseTuple(args, "y*IK", &data, &crc, &dst)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    good = pass_over(data.buf, (size_t)data.len, &crc, AT(dst), true);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    return Py_BuildValue("(IO)", crc, good ? Py_True : Py_False);
 }
 
 static PyObject *py_accumulate(PyObject *self, PyObject *args) {
@@ -346,13 +360,14 @@ static PyObject *py_accumulate(PyObject *self, PyObject *args) {
     Py_RETURN_FALSE;
 }
 
-/* A head, the CRC-32 of all the rest in four bytes, the pieces; each is copied while it is in the cache. */
+/* A head, the CRC-32 of all the rest in four bytes, the pieces; None if one that should be of finite floats is not. */
 static PyObject *py_sealed(PyObject *self, PyObject *args) {
     (void)self;
-    enum { MOST = 64, LOT = 1 << 15 };
+    enum { MOST = 64 };
     Py_buffer head, pieces[MOST];
     PyObject *items, *out = NULL;
-    if (!PyArg_ParseTuple(args, "y*O!", &head, &PyTuple_Type, &items)) return NULL;
+    unsigned long long floats;
+    if (!PyArg_ParseTuple(args, "y*O!K", &head, &PyTuple_Type, &items, &floats)) return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(items), held = 0, total = head.len + 4;
     if (count > MOST) PyErr_Format(PyExc_ValueError, "at most %d pieces, got %zd", MOST, count);
     while (!PyErr_Occurred() && held < count)
@@ -360,22 +375,16 @@ static PyObject *py_sealed(PyObject *self, PyObject *args) {
     if (!PyErr_Occurred()) out = PyBytes_FromStringAndSize(NULL, total);
     if (out) {
         uint8_t *start = (uint8_t *)PyBytes_AS_STRING(out), *to = start + head.len + 4;
-#ifdef MADV_HUGEPAGE
-        uintptr_t first = ((uintptr_t)start + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE, last = (uintptr_t)start + (size_t)total;
-        if (last > first + HUGEPAGE) madvise((void *)first, (last - first) / HUGEPAGE * HUGEPAGE, MADV_HUGEPAGE);
-#endif
+        uint32_t crc = 0;
+        bool good = true;
         Py_BEGIN_ALLOW_THREADS
-        memcpy(start, head.buf, (size_t)head.len);
-        uint32_t crc = crc32(0, head.buf, (size_t)head.len);
-        for (Py_ssize_t i = 0; i < count; i++)
-            for (Py_ssize_t at = 0; at < pieces[i].len; at += LOT) {
-                size_t part = pieces[i].len - at < LOT ? (size_t)(pieces[i].len - at) : LOT;
-                crc = crc32(crc, (uint8_t *)pieces[i].buf + at, part);
-                memcpy(to, (uint8_t *)pieces[i].buf + at, part);
-                to += part;
-            }
+        wish_huge(start, (size_t)total);
+        pass_over(head.buf, (size_t)head.len, &crc, start, false);
+        for (Py_ssize_t i = 0; i < count; to += pieces[i++].len)
+            good &= pass_over(pieces[i].buf, (size_t)pieces[i].len, &crc, to, floats >> i & 1);
         for (int i = 0; i < 4; i++) start[head.len + i] = (uint8_t)(crc >> 8 * i);
         Py_END_ALLOW_THREADS
+        if (!good) Py_SETREF(out, Py_NewRef(Py_None));
     }
     while (held) PyBuffer_Release(pieces + --held);
     PyBuffer_Release(&head);
@@ -398,6 +407,7 @@ static PyMethodDef methods[] = {
     {"distinct", py_distinct, METH_VARARGS, NULL},
     {"crc32", py_crc32, METH_VARARGS, NULL},
     {"finite", py_finite, METH_VARARGS, NULL},
+    {"opened", py_opened, METH_VARARGS, NULL},
     {"accumulate", py_accumulate, METH_VARARGS, NULL},
     {"sealed", py_sealed, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

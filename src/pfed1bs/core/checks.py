@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pfed1bs.core import native
 
+LITTLE = sys.byteorder == "little"
 PIECES = 64  # that a native call takes at once
 FUSED = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")  # how torch adds products there
 
@@ -20,14 +21,30 @@ def crc32(data: bytes | memoryview, crc: int = 0) -> int:
     return native.crc32(data, crc) if native.enabled else zlib.crc32(data, crc)
 
 
-def sealed(head: bytes, pieces: Sequence[bytes | memoryview]) -> bytes:
-    """The head, the CRC-32 of all the rest in four bytes, and the pieces."""
-    if native.enabled and len(pieces) <= PIECES:
-        return native.sealed(head, pieces)
+def sealed(head: bytes, pieces: Sequence[bytes | memoryview], floats: int = 0) -> bytes | None:
+    """The head, the CRC-32 of all the rest in four bytes, and the pieces, read once.
+
+    None, if a piece whose bit in `floats` is set holds a float that is NaN or infinite.
+    """
+    if native.enabled and LITTLE and len(pieces) <= PIECES:
+        return native.sealed(head, pieces, floats)
+    if not all(finite(np.frombuffer(piece, "<f4")) for i, piece in enumerate(pieces) if floats >> i & 1):
+        return None
     crc = zlib.crc32(head)
     for piece in pieces:
         crc = zlib.crc32(piece, crc)
     return b"".join((head, crc.to_bytes(4, "little"), *pieces))
+
+
+def opened(data: bytes | memoryview, crc: int = 0) -> tuple[int, Tensor | None]:
+    """The CRC-32 of little-endian float32 numbers, after that of what came before, and a copy of them, read once.
+
+    None instead of the copy, if one is NaN or infinite.
+    """
+    if native.enabled and LITTLE:
+        return native.opened(data, crc)
+    values = np.frombuffer(data, "<f4").astype(np.float32)
+    return zlib.crc32(data, crc), torch.from_numpy(values) if finite(values) else None
 
 
 def finite(values: NDArray[np.float32]) -> bool:
@@ -35,15 +52,6 @@ def finite(values: NDArray[np.float32]) -> bool:
     if native.enabled and values.flags.c_contiguous:
         return native.finite(values)
     return bool(np.isfinite(values).all())
-
-
-def finite_copy(data: bytes | memoryview) -> Tensor | None:
-    """The float32 numbers of little-endian bytes as a tensor of their own; None if one is NaN or infinite."""
-    values = np.frombuffer(data, "<f4")
-    if not native.enabled or sys.byteorder != "little":
-        return torch.from_numpy(values.astype(np.float32)) if finite(values) else None
-    out = native.empty(values.size)
-    return out if native.finite(values, out) else None
 
 
 def accumulate(total: Tensor, x: Tensor, share: float) -> Tensor:

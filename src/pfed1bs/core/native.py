@@ -133,14 +133,21 @@ def crc32(data: bytes | memoryview, crc: int) -> int:
     return _fht.crc32(data, crc)
 
 
-def sealed(head: bytes, pieces: Sequence[bytes | memoryview]) -> bytes:
+def sealed(head: bytes, pieces: Sequence[bytes | memoryview], floats: int) -> bytes | None:
     """Head, checksum and pieces (checks.sealed)."""
-    return _fht.sealed(head, tuple(pieces))
+    return _fht.sealed(head, tuple(pieces), floats)
 
 
-def finite(values: NDArray[np.float32], out: Tensor | None = None) -> bool:
-    """Whether contiguous values are finite (checks.finite); they are copied to `out`."""
-    return _fht.finite(values.ctypes.data, 0 if out is None else out.data_ptr(), values.size)
+def finite(values: NDArray[np.float32]) -> bool:
+    """Whether contiguous values are finite (checks.finite)."""
+    return _fht.finite(values.ctypes.data, values.size)
+
+
+def opened(data: bytes | memoryview, crc: int) -> tuple[int, Tensor | None]:
+    """Checksum and numbers (checks.opened)."""
+    out = empty(len(data) // 4)
+    crc, good = _fht.opened(data, crc, out.data_ptr())
+    return crc, out if good else None
 
 
 def accumulate(total: Tensor, x: Tensor, share: float) -> bool:

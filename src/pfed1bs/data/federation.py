@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ class Federation:
     augment: bool = False
     _ahead: dict[Drawing, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """(K,) training samples of every client."""
         return torch.tensor([len(rows) for rows in self.train])

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pfed1bs.core.checks import finite, finite_copy
+from pfed1bs.core.checks import finite, opened
 from pfed1bs.wire import rice
 from pfed1bs.wire.differences import Differences
 from pfed1bs.wire.signs import Signs
@@ -42,15 +42,16 @@ class Floats:
 
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """Bytes of x, which must be finite."""
-        return bytes(self.view(x))
+        data = self.view(x)
+        if not finite(np.frombuffer(data, "<f4")):
+            raise ValueError("values must be finite, got NaN or infinity; lower the learning rate or check the data")
+        return bytes(data)
 
-    def view(self, x: Tensor, known: Tensor | None = None) -> memoryview:
-        """The bytes of `encode` where they lie, if x is on a CPU that keeps them in this order."""
+    def view(self, x: Tensor) -> memoryview:
+        """The bytes of `encode` where they lie, if that is in this order on a CPU; they may not be finite."""
         if x.dtype != torch.float32:
             raise ValueError(f"values must be float32, got {x.dtype}; convert them with .float()")
         values = np.ascontiguousarray(x.detach().cpu().numpy(), "<f4")
-        if not finite(values):
-            raise ValueError("values must be finite, got NaN or infinity; lower the learning rate or check the data")
         self._check(values)
         return values.reshape(-1).view(np.uint8).data
 
@@ -58,7 +59,10 @@ class Floats:
         """The values in float32."""
         if len(data) != self.size:
             raise ValueError(f"{prod(self.shape)} float32 values are {self.size} bytes, got {len(data)}")
-        values = finite_copy(data)
+        return self.believed(opened(data)[1])
+
+    def believed(self, values: Tensor | None) -> Tensor:
+        """Values that were read, in the shape of the field; None stands for some that are not finite."""
         if values is None:
             raise ValueError("values must be finite, got NaN or infinity")
         self._check(values.numpy())

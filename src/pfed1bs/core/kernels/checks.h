@@ -61,17 +61,27 @@ static uint32_t crc32(uint32_t crc, const uint8_t *data, size_t count) {
     return ~crc_bytes(c, data, count);
 }
 
-/* Whether all numbers are finite, copied on the way if there is a place; NaN and infinity have an exponent of ones. */
-static bool finite_copy(const uint8_t *src, uint8_t *dst, size_t count) {
-    enum { LOT = 4096 };
+/* NaN and infinity have an exponent of ones. */
+static bool all_finite(const uint8_t *data, size_t count) {
+    uint32_t strange = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, data + 4 * i, 4);
+        strange |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return !strange;
+}
+
+/* What is asked for of some bytes, a lot at a time, so that they are read from memory once: the checksum after another,
+ * a copy, whether they are finite floats. */
+static bool pass_over(const uint8_t *src, size_t bytes, uint32_t *crc, uint8_t *dst, bool floats) {
+    enum { LOT = 1 << 14 };
     bool good = true;
-    for (size_t at = 0; at < count; at += LOT) {
-        size_t lot = least(LOT, count - at);
-        uint32_t strange = 0, bits[LOT];
-        memcpy(bits, src + 4 * at, 4 * lot);
-        for (size_t i = 0; i < lot; i++) strange |= (bits[i] & 0x7f800000u) == 0x7f800000u;
-        if (dst) memcpy(dst + 4 * at, bits, 4 * lot);
-        good &= !strange;
+    for (size_t at = 0; at < bytes; at += LOT) {
+        size_t lot = least(LOT, bytes - at);
+        if (crc) *crc = crc32(*crc, src + at, lot);
+        if (floats) good &= all_finite(src + at, lot / 4);
+        if (dst) memcpy(dst + at, src + at, lot);
     }
     return good;
 }
