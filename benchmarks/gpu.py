@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from pfed1bs.algorithms import make
 from pfed1bs.core import graphs, nvrtc
 from pfed1bs.core.origin import commit
-from pfed1bs.core.precision import multiply
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import srht
 from pfed1bs.core.transform import butterfly, hadamard, kernel
@@ -33,6 +32,7 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
+from pfed1bs.runs.precision import multiply
 
 SHAPES = [(20, 24), (1, 24), (20, 22), (20, 20), (20, 18), (20, 12)]  # rows, log2 of their length
 WEIGHTS = {"MLP": 203_530, "VGG16": 15_299_748}

@@ -5,11 +5,11 @@ import torch
 
 import gpu_twin
 from pfed1bs.core import cuda, native, nvrtc
-from pfed1bs.core.pending import Pending, Unknown
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import Rotation, srht
 from pfed1bs.core.transform import butterfly, hadamard
 from pfed1bs.core.votes import pack, sign, unpack
+from pfed1bs.engine.pending import Pending, Unknown
 
 
 @pytest.fixture(params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])

@@ -7,9 +7,9 @@ from torch import nn
 from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.core import graphs
 from pfed1bs.core.graphs import Graphs
-from pfed1bs.core.pending import Pending, Unknown
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
+from pfed1bs.engine.pending import Pending, Unknown
 from pfed1bs.engine.recorder import _Sized
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.nn.models import build

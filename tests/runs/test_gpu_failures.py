@@ -9,7 +9,7 @@ from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.failing import explained
-from pfed1bs.core.precision import multiply
+from pfed1bs.runs.precision import multiply
 from run_folders import TINY
 
 CPU = torch.device("cpu")

@@ -181,7 +181,7 @@ def srht(n: int, m: int, seed: int, round: int = 0, use_D: bool = True) -> SRHT:
     _check_sizes(n, m)
     if m > padded(n):
         raise ValueError(f"m must be at most the padded length {padded(n)}, got {m}; take fewer measurements")
-    if hasattr(round, "sketch"):  # a round that stands for many (pending.py)
+    if hasattr(round, "sketch"):  # a round that stands for many (engine/pending.py)
         return cast(SRHT, round.sketch(n, m, seed, use_D))
     key = (n, m, seed, round, use_D, native.enabled)
     found = _alive.get(key)

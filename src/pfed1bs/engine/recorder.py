@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core.graphs import Graphs
-from pfed1bs.core.pending import Pending, Unknown
 from pfed1bs.data.batches import ClientBatches
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State
+from pfed1bs.engine.pending import Pending, Unknown
 from pfed1bs.wire.messages import Message
 
 Asked = list[tuple[str, int]]  # names and numbers of batches

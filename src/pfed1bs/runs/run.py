@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms import make
-from pfed1bs.core.precision import multiply
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.rounds import Progress, Round, Schedule, choose, simulate
@@ -21,6 +20,7 @@ from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.folder import Record, RunFolder
+from pfed1bs.runs.precision import multiply
 from pfed1bs.runs.recording import due, record, terminable
 
 
