@@ -13,7 +13,7 @@ from pfed1bs.data import Federation, federate
 from pfed1bs.data import load as load_data
 from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.exchange import rows
-from pfed1bs.engine.rounds import Progress, begin, simulate
+from pfed1bs.engine.rounds import Schedule, begin, simulate
 from pfed1bs.engine.scores import evaluate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
@@ -22,6 +22,7 @@ from promise import assert_messages, assert_same
 
 CLIENTS = 6
 every = pytest.mark.parametrize("name", REGISTRY)
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 @cache
@@ -35,27 +36,27 @@ def method(name: str) -> Algorithm:
     return make(name, Task(build("mlp", data.shape, data.num_classes)))
 
 
-def run(name: str, rounds: int = 3, sampled: int | None = 4, chunk: int | None = None, resume: Progress | None = None):
-    return list(
-        simulate(
-            method(name), federation(), rounds=rounds, sampled=sampled, steps=2, batch=8, chunk=chunk, resume=resume
-        )
-    )
+def run(name: str, rounds: int = 3, sampled: int | None = 4, device: str = "cpu", **more):
+    """Rounds on the CPU, where bits are promised, unless a test says otherwise."""
+    schedule = Schedule(rounds, sampled, steps=2, batch=8, chunk=more.pop("chunk", None))
+    return list(simulate(method(name), federation(), schedule, device=device, **more))
 
 
 @every
-def test_same_seed_gives_the_same_bits(name):
-    first, second = run(name)[-1], run(name)[-1]
+@devices
+def test_same_seed_gives_the_same_bits(name, device):
+    first, second = run(name, device=device)[-1], run(name, device=device)[-1]
     assert first.uplinks == second.uplinks and first.traffic == second.traffic
     assert_same(first.progress.clients, second.progress.clients)
     assert_same(first.progress.server, second.progress.server)
 
 
 @every
-def test_save_and_resume_equals_uninterrupted(name, tmp_path):
-    whole = run(name, rounds=4)
-    save(tmp_path / "checkpoint.safetensors", run(name, rounds=2)[-1].progress, "{}")
-    rest = run(name, rounds=4, resume=load(tmp_path / "checkpoint.safetensors", "{}"))
+@devices
+def test_save_and_resume_equals_uninterrupted(name, device, tmp_path):
+    whole = run(name, rounds=4, device=device)
+    save(tmp_path / "checkpoint.safetensors", run(name, rounds=2, device=device)[-1].progress, "{}")
+    rest = run(name, rounds=4, device=device, resume=load(tmp_path / "checkpoint.safetensors", "{}"))
     assert [done.number for done in rest] == [2, 3]
     assert [done.uplinks for done in rest] == [done.uplinks for done in whole[2:]]
     assert [done.traffic for done in rest] == [done.traffic for done in whole[2:]]
@@ -81,10 +82,11 @@ def test_a_client_alone_equals_itself_in_the_stack_on_any_number_of_threads(name
 
 
 @every
-def test_global_random_state_is_never_touched(name):
+@devices
+def test_global_random_state_is_never_touched(name, device):
     federation(), method(name)
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    done = run(name, rounds=2)[-1]
+    done = run(name, rounds=2, device=device)[-1]
     evaluate(method(name), federation(), done.progress, steps=2, batch=8)
     assert torch.equal(before, torch.get_rng_state())
     assert (numpy_before == np.random.get_state()[1]).all()
@@ -116,18 +118,20 @@ def test_messages_have_the_declared_layout_and_training_changes_weights(name):
 
 
 @every
-def test_it_learns(name):
+@devices
+def test_it_learns(name, device):
     data, algorithm = federation(), method(name)
     before = evaluate(algorithm, data, begin(algorithm, CLIENTS), steps=1, batch=8)["personal"].micro  # neighbours: 75
-    *_, last = simulate(algorithm, data, rounds=15, steps=10, batch=16)
+    *_, last = simulate(algorithm, data, rounds=15, steps=10, batch=16, device=device)
     after = evaluate(algorithm, data, last.progress, steps=10, batch=16)["personal"].micro
     assert 100 - after < min(40, 0.6 * (100 - before))
 
 
 @every
-def test_nothing_is_sent_that_is_not_counted(name):
+@devices
+def test_nothing_is_sent_that_is_not_counted(name, device):
     algorithm = method(name)
-    for done in run(name):
+    for done in run(name, device=device):
         assert done.traffic.up == sum(map(len, done.uplinks))
         assert (done.traffic.up > 0) == bool(algorithm.up)
         assert (done.traffic.down > 0) == bool(algorithm.down)

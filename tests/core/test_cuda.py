@@ -6,9 +6,10 @@ import torch
 import gpu_twin
 from pfed1bs.core import cuda, native, nvrtc
 from pfed1bs.core.rng import stream
-from pfed1bs.core.sketch import srht
+from pfed1bs.core.sketch import Rotation, srht
 from pfed1bs.core.transform import butterfly, hadamard
 from pfed1bs.core.votes import pack, sign, unpack
+from pfed1bs.engine.pending import Pending, Unknown
 
 
 @pytest.fixture(params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -127,3 +128,40 @@ def test_public_functions_use_the_kernels_on_a_gpu(monkeypatch):
     passes = [name for name in used if name != "spread_flips"]  # made once
     assert passes == ["transform_pass"] * 3 + ["pack_signs", "unpack_signs"] + ["transform_pass"] * 2
     assert len(used) - len(passes) == 2
+
+
+@pytest.mark.parametrize("n, m, use", [(100, 30, True), (30_000, 3_000, True), (30_000, 3_000, False)])
+def test_a_pending_sketch_becomes_that_of_any_round_in_the_same_memory(device, n, m, use):
+    w, u, pending = numbers(2, n), numbers(2, m), Pending(device)
+    phi = srht(n, m, 5, pending, use)
+    places = [part.data_ptr() for part in phi.tables(device).parts()]
+    for round in (0, 3, 3, 1):
+        pending.become(round)
+        assert srht(n, m, 5, pending, use) is phi
+        real = srht(n, m, 5, round, use)
+        assert torch.equal(cuda.project(w.to(device), phi.tables(device)).cpu(), real.forward(w))
+        assert torch.equal(cuda.lift(u.to(device), phi.tables(device)).cpu(), real.adjoint(u))
+        assert [part.data_ptr() for part in phi.tables(device).parts()] == places
+
+
+def test_whoever_computes_with_a_pending_round_is_told_so():
+    pending = Pending(torch.device("cpu"))
+    uses = (bool, int, float, str, "{}".format, lambda r: r + 1, lambda r: 2 * r, lambda r: r == 0, lambda r: r < 3)
+    for use in (
+        *uses,
+        range,
+        lambda r: [1, 2][r],
+        lambda r: 1 / r,
+        lambda r: stream(0, r),
+        lambda r: Rotation(8, 0, r).signs,
+    ):
+        with pytest.raises(Unknown):
+            use(pending)
+
+
+def test_sketches_that_somebody_holds_are_drawn_once():
+    held = srht(50, 5, 1, 2)
+    assert srht(50, 5, 1, 2) is held and srht(50, 5, 1, 3) is not held
+    rows = held.rows.tolist()
+    del held
+    assert srht(50, 5, 1, 2).rows.tolist() == rows

@@ -9,9 +9,12 @@ from pfed1bs.core import graphs
 from pfed1bs.core.graphs import Graphs
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
+from pfed1bs.engine.pending import Pending, Unknown
 from pfed1bs.engine.recorder import _Sized
 from pfed1bs.engine.rounds import simulate
+from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
+from pfed1bs.wire.messages import decode
 
 
 def model():
@@ -29,11 +32,11 @@ def test_tensors_of_the_cpu_are_left_alone():
     assert Graphs()("key", lambda own: own, {"x": torch.zeros(2)}) is None
 
 
-def test_a_recorded_cohort_knows_its_size_and_nothing_else():
-    cohort = _Sized(3)
-    assert len(cohort.ids) == 3
-    for name in ("round", "seed", "sizes", "seen", "weights", "uniform", "integers", "rows", "shares"):
-        with pytest.raises(RuntimeError, match=name):
+def test_a_recorded_cohort_knows_its_clients_and_samples_and_nothing_else():
+    cohort = _Sized(3, torch.tensor([5, 6, 7]), Pending(torch.device("cpu")))
+    assert len(cohort.ids) == 3 and cohort.sizes.tolist() == [5, 6, 7]
+    for name in ("seed", "seen", "weights", "uniform", "integers", "rows", "shares"):
+        with pytest.raises(Unknown, match=name):
             getattr(cohort, name)
 
 
@@ -103,3 +106,49 @@ def test_rounds_have_the_same_bytes_with_and_without_graphs(monkeypatch, name):
             assert torch.equal(ours.progress.clients[key], value), key
         for key, value in plain.log.items():
             assert torch.equal(ours.log[key], value), key
+
+
+@pytest.mark.gpu
+def test_after_a_round_from_the_same_state_sketch_bits_agree_away_from_zero():
+    task = Task(model())
+    method, last = make("pfed1bs", task, lam=0.1, ratio=0.5), {}
+    start = list(simulate(method, federation(), rounds=2, steps=3, batch=8, device="cpu"))[-1].progress
+    for device in ("cpu", "cuda"):
+        [last[device]] = simulate(method, federation(), rounds=3, steps=3, batch=8, device=device, resume=start)
+    weights = {device: done.progress.clients["w"].cpu() for device, done in last.items()}
+    assert torch.allclose(weights["cpu"], weights["cuda"], atol=1e-5)
+    heights = method.sketch.forward(weights["cpu"])
+    bits = [
+        torch.stack([decode(method.up, data, kind="up", round=2)["sketch"] for data in done.uplinks])
+        for done in last.values()
+    ]
+    away = heights.abs() >= 1e-5
+    assert away.float().mean() > 0.99 and torch.equal(bits[0][away], bits[1][away])
+
+
+@pytest.mark.gpu
+def test_convolutions_on_several_streams_agree_with_stacked_ones():
+    task = Task(build("vgg8", (3, 32, 32), 10))
+    w, buffers = task.init(0).repeat(5, 1).cuda(), {name: value.cuda() for name, value in task.buffers(5).items()}
+    x = torch.randn(5, 8, 3, 32, 32, generator=stream(0, "x")).cuda()
+    y = torch.randint(10, (5, 8), generator=stream(0, "y")).cuda()
+    ways = task._network._ways
+    found = {}
+    for way in ("stacked", "lanes"):
+        ways._fastest[x.shape] = way
+        found[way] = [task.gradient(w, x, y, buffers) for _ in range(3)][-1]  # as it is, recorded, replayed
+        task._graphs = Graphs()
+    for ours, theirs in zip(found["lanes"][:2], found["stacked"][:2], strict=True):
+        assert (ours - theirs).norm() < 1e-3 * theirs.norm()  # float32, and tf32 if torch's default has it
+    for name, value in found["lanes"][2].items():
+        assert torch.allclose(value, found["stacked"][2][name], rtol=1e-2, atol=1e-4), name
+
+
+@pytest.mark.gpu
+def test_a_network_with_convolutions_measures_its_ways_once():
+    task = Task(build("vgg8", (3, 32, 32), 10))
+    w, buffers = task.init(0).repeat(2, 1).cuda(), {name: value.cuda() for name, value in task.buffers(2).items()}
+    before = w.clone()
+    task.gradient(w, torch.randn(2, 4, 3, 32, 32).cuda(), torch.zeros(2, 4, dtype=torch.int64).cuda(), buffers)
+    assert list(task._network._ways._fastest.values())[0] in ("stacked", "lanes") and torch.equal(w, before)
+    assert not torch.backends.cudnn.benchmark

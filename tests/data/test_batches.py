@@ -108,6 +108,22 @@ def test_only_the_samples_that_may_be_drawn_are_drawn_by_their_place(federation,
     assert all(torch.equal(a, b) for one, two in everything for a, b in zip(one, two, strict=True))
 
 
+def test_batches_that_were_drawn_before_are_those_that_are_drawn_when_needed():
+    colours = federate(numbered(shape=(3, 2, 2)), clients=4, scheme="iid", augment=True)
+    expected = {round: drawn(colours, [1, 3], steps=4, batch=8, round=round) for round in (5, 6)}
+    colours.foresee(torch.tensor([1, 3]), 5, 0, 8, [("train", 4)])
+    colours.foresee(torch.tensor([0, 2]), 6, 0, 8, [("train", 4)])  # other clients than those that come
+    for round, batches in expected.items():
+        for (x, y), (now_x, now_y) in zip(batches, drawn(colours, [1, 3], steps=4, batch=8, round=round), strict=True):
+            assert torch.equal(x, now_x) and torch.equal(y, now_y)
+
+
+def test_draws_of_rounds_that_are_over_are_forgotten(federation):
+    for round in range(9):
+        federation.foresee(torch.arange(4), round, 0, 8, [("train", 2), ("head", 1)])
+        assert len(federation._ahead) <= 2 * 2
+
+
 def test_the_global_random_state_is_not_touched(federation):
     torch.manual_seed(0)
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002

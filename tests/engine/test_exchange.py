@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfed1bs.algorithms.base.method import Method
+from pfed1bs.engine import exchange
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.exchange import (
     hear,
@@ -192,6 +193,19 @@ def test_answers_are_decoded_one_by_one_with_their_signs_packed():
     assert [message["signs"].tolist() for message in listen(Personal(), messages, cohort)] == [[5], [4]]
     with pytest.raises(ValueError, match="signs must be"):
         say(Personal(), {"signs": torch.tensor([[1.0, 0, 1], [-1, -1, 1]])}, cohort)
+
+
+def test_answers_that_are_decoded_early_are_the_same_and_a_flipped_bit_is_refused_at_its_turn(monkeypatch):
+    monkeypatch.setattr(exchange, "LONG", 1)
+    cohort = cohort_of([0, 2, 3, 5, 6, 7, 8, 9])
+    signs = torch.tensor([[1.0, -1, 1], [-1, -1, 1]]).repeat(4, 1)
+    messages = say(Personal(), {"signs": signs}, cohort)
+    assert [one["signs"].tolist() for one in listen(Personal(), messages, cohort, early=True)] == [[5], [4]] * 4
+    messages[3] = messages[3][:-1] + bytes([messages[3][-1] ^ 1])
+    answers = iter(listen(Personal(), messages, cohort, early=True))
+    assert [next(answers)["signs"].tolist() for _ in range(3)] == [[5], [4], [5]]
+    with pytest.raises(Refused, match="checksum"):
+        next(answers)
 
 
 def test_an_answer_under_another_sample_count_is_refused_when_its_turn_comes():

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from pfed1bs.engine.workers import alone, portions, spread
+from pfed1bs.engine.workers import ahead, alone, portions, spread
 
 
 def test_results_come_in_the_order_of_the_items(threads):
@@ -30,8 +30,9 @@ def test_pieces_for_another_device_wait_for_each_other_and_leave_the_threads_as_
     threads(2)
     told = spread(lambda _: (torch.get_num_threads(), threading.get_ident()), range(3), torch.device("cuda"))
     assert told == [(2, threading.get_ident())] * 3
-    with alone(torch.device("cuda")):
-        assert torch.get_num_threads() == 2
+    for numbers, count in ((1 << 21, 2), (1000, 1)):  # few are dealt with before other threads are awake
+        with alone(torch.device("cuda"), numbers):
+            assert torch.get_num_threads() == count
 
 
 def test_the_number_of_threads_comes_back_after_an_error(threads):
@@ -89,3 +90,34 @@ def test_portions_cover_all_clients_in_order_a_chunk_divided_among_the_threads(t
     assert [part.tolist() for part in portions(5, 2)] == [[0], [1], [2], [3], [4]]
     assert [part.tolist() for part in portions(5, 3, torch.device("cuda"))] == [[0, 1, 2], [3, 4]]
     assert portions(0, None) == []
+
+
+def test_work_that_is_done_ahead_comes_in_order_and_never_further_than_asked(threads):
+    threads(4)
+    begun = []
+
+    def work(i):
+        begun.append(i)
+        return i * i
+
+    for taken, result in enumerate(ahead(work, range(20), 3)):
+        assert result == taken * taken and max(begun) <= taken + 3
+    assert sorted(begun) == list(range(20))
+
+
+def test_nothing_is_left_running_when_work_ahead_is_given_up(threads):
+    threads(2)
+    running = []
+
+    def work(i):
+        running.append(i)
+        if i == 2:
+            raise ValueError("message 2")
+        return running.remove(i) or i
+
+    with pytest.raises(ValueError, match="message 2"):
+        list(ahead(work, range(50), 4))
+    assert running == [2]
+    for result in ahead(lambda i: i, range(50), 4):
+        if result == 3:
+            break

@@ -9,8 +9,9 @@ import torch
 
 from flower_desk import Desk, assert_missed, finished, replaced, same
 from pfed1bs.algorithms import REGISTRY, make
-from pfed1bs.engine.rounds import Diverged, simulate
+from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.trust import Trust, finite
+from pfed1bs.engine.turns import Diverged
 from pfed1bs.flower.server import Stopped
 from pfed1bs.flower.serving import serve
 from pfed1bs.nn.models import build

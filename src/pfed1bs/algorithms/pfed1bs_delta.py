@@ -169,7 +169,7 @@ class PFed1BSDelta(Method):
         scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
         total = torch.zeros(m, dtype=torch.float64)
         for p, message, s in zip(cohort.weights, messages, scales.double(), strict=True):
-            total += p * phi.scaled(unpack(message["signs"], m).double(), s)
+            phi.add(total, unpack(message["signs"], m), p * s)
         q, memory = total.float(), server.get("error")
         if memory is not None:
             memory = phi.lift(q) + memory

@@ -1,4 +1,4 @@
-/* Native CPU kernels: Walsh-Hadamard transform, sketch and its adjoint, packed signs, votes, the portable generator.
+/* Native CPU kernels: transform, sketch and its adjoint, packed signs, votes, checksums, the portable generator.
  *
  * Plain C on compiler vectors, compiled for several instruction sets and chosen at run time; arrays come in as
  * addresses, so that nothing but Python is needed to build. Threads are those of the OpenMP pool that torch has
@@ -66,6 +66,7 @@ static const kernels *isa;
 
 #include "kernels/rows.h"
 #include "kernels/signs.h"
+#include "kernels/checks.h"
 
 #define AT(address) ((void *)(uintptr_t)(address))
 
@@ -301,6 +302,95 @@ static PyObject *py_distinct(PyObject *self, PyObject *args) {
     return finish(done);
 }
 
+static PyObject *py_crc32(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer data;
+    unsigned int crc = 0;
+    if (!PyArg_ParseTuple(args, "y*|I", &data, &crc)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    crc = crc32(crc, data.buf, (size_t)data.len);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+static PyObject *py_finite(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long src;
+    Py_ssize_t count;
+    bool good;
+    if (!PyArg_ParseTuple(args, "Kn", &src, &count)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    good = pass_over(AT(src), 4 * (size_t)count, NULL, NULL, true);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(good);
+}
+
+static PyObject *py_opened(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer data;
+    unsigned int crc;
+    unsigned long long dst;
+    bool good;
+    if (!PyArg_ParseTuple(args, "y*IK", &data, &crc, &dst)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    good = pass_over(data.buf, (size_t)data.len, &crc, AT(dst), true);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    return Py_BuildValue("(IO)", crc, good ? Py_True : Py_False);
+}
+
+static PyObject *py_accumulate(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long total, x;
+    Py_ssize_t count;
+    int threads;
+    double share;
+    if (!PyArg_ParseTuple(args, "KKdni", &total, &x, &share, &count, &threads)) return NULL;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        weighed s = {AT(total), share, AT(x), (size_t)count};
+        Py_BEGIN_ALLOW_THREADS
+        parallel(pieces(s.count), s.count < FEW ? 1 : threads, add_piece, &s);
+        Py_END_ALLOW_THREADS
+        Py_RETURN_TRUE;
+    }
+#endif
+    (void)threads;
+    Py_RETURN_FALSE;
+}
+
+/* A head, the CRC-32 of all the rest in four bytes, the pieces; None if one that should be of finite floats is not. */
+static PyObject *py_sealed(PyObject *self, PyObject *args) {
+    (void)self;
+    enum { MOST = 64 };
+    Py_buffer head, pieces[MOST];
+    PyObject *items, *out = NULL;
+    unsigned long long floats;
+    if (!PyArg_ParseTuple(args, "y*O!K", &head, &PyTuple_Type, &items, &floats)) return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(items), held = 0, total = head.len + 4;
+    if (count > MOST) PyErr_Format(PyExc_ValueError, "at most %d pieces, got %zd", MOST, count);
+    while (!PyErr_Occurred() && held < count)
+        if (!PyObject_GetBuffer(PyTuple_GET_ITEM(items, held), pieces + held, PyBUF_SIMPLE)) total += pieces[held++].len;
+    if (!PyErr_Occurred()) out = PyBytes_FromStringAndSize(NULL, total);
+    if (out) {
+        uint8_t *start = (uint8_t *)PyBytes_AS_STRING(out), *to = start + head.len + 4;
+        uint32_t crc = 0;
+        bool good = true;
+        Py_BEGIN_ALLOW_THREADS
+        wish_huge(start, (size_t)total);
+        pass_over(head.buf, (size_t)head.len, &crc, start, false);
+        for (Py_ssize_t i = 0; i < count; to += pieces[i++].len)
+            good &= pass_over(pieces[i].buf, (size_t)pieces[i].len, &crc, to, floats >> i & 1);
+        for (int i = 0; i < 4; i++) start[head.len + i] = (uint8_t)(crc >> 8 * i);
+        Py_END_ALLOW_THREADS
+        if (!good) Py_SETREF(out, Py_NewRef(Py_None));
+    }
+    while (held) PyBuffer_Release(pieces + --held);
+    PyBuffer_Release(&head);
+    return out;
+}
+
 static PyMethodDef methods[] = {
     {"isa", py_isa, METH_NOARGS, NULL},
     {"use", py_use, METH_VARARGS, NULL},
@@ -315,6 +405,11 @@ static PyMethodDef methods[] = {
     {"decide", py_decide, METH_VARARGS, NULL},
     {"words", py_words, METH_VARARGS, NULL},
     {"distinct", py_distinct, METH_VARARGS, NULL},
+    {"crc32", py_crc32, METH_VARARGS, NULL},
+    {"finite", py_finite, METH_VARARGS, NULL},
+    {"opened", py_opened, METH_VARARGS, NULL},
+    {"accumulate", py_accumulate, METH_VARARGS, NULL},
+    {"sealed", py_sealed, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -322,6 +417,7 @@ static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_fht", NULL, -1, methods, N
 
 PyMODINIT_FUNC PyInit__fht(void) {
     isa = supported()[0];
+    crc_prepare();
     fit(second_level());
     if (PyType_Ready(&holder_type) < 0) return NULL;
     return PyModule_Create(&module);

@@ -44,3 +44,21 @@ def words(key: int, start: int, count: int, dst: int) -> None:
 
 def distinct(key: int, log2: int, count: int, dst: int) -> None:
     """The first `count` different candidates (rng.distinct), ascending."""
+
+def crc32(data: Buffer, crc: int = 0) -> int:
+    """The CRC-32 of zlib.crc32, which may go on from that of what came before."""
+
+def finite(src: int, count: int) -> bool:
+    """Whether none of these floats is NaN or infinite."""
+
+def opened(data: Buffer, crc: int, dst: int) -> tuple[int, bool]:
+    """Copy floats to dst; the CRC-32 that goes on from crc, and whether all of them are finite."""
+
+def accumulate(total: int, x: int, share: float, count: int, threads: int) -> bool:
+    """Add share times each float to the doubles of the total, with one rounding; False if this processor cannot."""
+
+def sealed(head: Buffer, pieces: tuple[Buffer, ...], floats: int) -> bytes | None:
+    """The head, the CRC-32 of all the rest in four bytes, and the pieces, of which there are at most 64.
+
+    None, if a piece whose bit in `floats` is set holds a float that is NaN or infinite.
+    """

@@ -113,15 +113,19 @@ class Tables:
         if self.signs is None:
             return None
         tiles = 1 << max(self.log2 - cut.tile, 0)
-        signs, words = self.signs.to(self.device), torch.empty(tiles << cut.tile - 5, device=self.device)
+        signs, words = self._sent(self.signs), torch.empty(tiles << cut.tile - 5, device=self.device)
         arguments = Pass(address(signs), address(words), n=self.n)
         _launch("spread_flips", _options(self.log2, cut, load, store), cut, arguments, self.device, tiles)
         return words
 
+    def _sent(self, x: Tensor) -> Tensor:
+        """A tensor of the CPU on the device; nobody waits until it is there."""
+        return x.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else x
+
     @cached_property
     def first(self) -> Picks:
         """S by the tiles of the first pass."""
-        rows = self.rows.to(self.device)
+        rows = self._sent(self.rows)
         starts = torch.arange(0, (1 << self.log2) + 1, 1 << min(self.cuts[0].tile, self.log2), device=self.device)
         return Picks(torch.searchsorted(rows, starts, out_int32=True), rows, rows)
 
@@ -134,6 +138,16 @@ class Tables:
         tiles, order = ((rows & (1 << cut.shift) - 1) >> cut.columns).sort(stable=True)
         starts = torch.arange((1 << cut.shift - cut.columns) + 1, device=self.device)
         return Picks(torch.searchsorted(tiles, starts, out_int32=True), rows[order], order.int())
+
+    def parts(self) -> list[Tensor]:
+        """All that the passes read."""
+        flips = [words for words in (self.entering, self.leaving) if words is not None]
+        return [*flips, *(part for picks in (self.first, self.last) for part in (picks.starts, picks.at, picks.to))]
+
+    def fill(self, other: "Tables") -> None:
+        """Take over what those of another sketch of the same size hold."""
+        for own, new in zip(self.parts(), other.parts(), strict=True):
+            own.copy_(new)
 
 
 def transform(x: Tensor, out: Tensor, scale: float) -> None:

@@ -30,7 +30,7 @@ class Graphs:
     def __call__(self, key: Hashable, work: Work, given: State, room: State | None = None) -> State | None:
         """The results of a replay in memory of their own, or in `room` where it has their names; None: do it yourself.
 
-        The tensors given stay as they are.
+        The tensors given stay as they are. Other tensors that the work reads are read again in every replay.
         """
         first = next(iter(given.values()))
         if not (enabled and first.is_cuda) or torch.cuda.is_current_stream_capturing():
@@ -85,3 +85,27 @@ class _Graph:
         self._graph.replay()
         copies = {name: room[name].copy_(value) for name, value in self._found.items() if name in room}
         return {name: copies[name] if name in room else value.clone() for name, value in self._found.items()}
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """What some work takes a CUDA device when it is replayed, or as it is where it cannot be recorded."""
+    for _ in range(2):  # libraries make themselves ready
+        work()
+    graph, replay = torch.cuda.CUDAGraph(), work
+    random = torch.cuda.default_generators[torch.cuda.current_device()]
+    before = random.clone_state()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            work()
+        replay = graph.replay
+    except RuntimeError as error:
+        random.graphsafe_set_state(before)
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+    replay()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))

@@ -126,3 +126,30 @@ def distinct(key: int, size: int, count: int) -> NDArray[np.int32]:
     out = np.empty(count, np.int32)
     _fht.distinct(key, size.bit_length() - 1, count, out.ctypes.data)
     return out
+
+
+def crc32(data: bytes | memoryview, crc: int) -> int:
+    """The CRC-32 of bytes that come after others (checks.crc32)."""
+    return _fht.crc32(data, crc)
+
+
+def sealed(head: bytes, pieces: Sequence[bytes | memoryview], floats: int) -> bytes | None:
+    """Head, checksum and pieces (checks.sealed)."""
+    return _fht.sealed(head, tuple(pieces), floats)
+
+
+def finite(values: NDArray[np.float32]) -> bool:
+    """Whether contiguous values are finite (checks.finite)."""
+    return _fht.finite(values.ctypes.data, values.size)
+
+
+def opened(data: bytes | memoryview, crc: int) -> tuple[int, Tensor | None]:
+    """Checksum and numbers (checks.opened)."""
+    out = empty(len(data) // 4)
+    crc, good = _fht.opened(data, crc, out.data_ptr())
+    return crc, out if good else None
+
+
+def accumulate(total: Tensor, x: Tensor, share: float) -> bool:
+    """Add share * x (float32) to a total in float64 (checks.accumulate); False if this processor cannot."""
+    return _fht.accumulate(total.data_ptr(), x.data_ptr(), share, x.numel(), get_num_threads())

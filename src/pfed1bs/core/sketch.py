@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log as ln
+from typing import cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -12,6 +14,9 @@ from torch import Tensor
 from pfed1bs.core import cuda, native, rng
 from pfed1bs.core.transform import butterfly, check_float, hadamard, linear, padded, recorded
 from pfed1bs.core.votes import unpack
+
+# Sketches that somebody still holds, so that two parties of one process draw and place them once.
+_alive: WeakValueDictionary[tuple[int, int, int, int, bool, bool], "SRHT"] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +89,13 @@ class SRHT(Sketch):
             return super().misfit(w, v, gamma)
         _check("weights", w, self.n)
         _check("consensus", v, self.m)
-        return cuda.misfit(w, v, gamma, self._table(w))
+        return cuda.misfit(w, v, gamma, self.tables(w.device))
 
     def _project(self, w: Tensor) -> Tensor:
         if native.usable(w):
             return native.project(w.contiguous(), self.m, self.signs, self.rows)
         if cuda.usable(w, self.padded):
-            return cuda.project(w, self._table(w))
+            return cuda.project(w, self.tables(w.device))
         signs, rows = self._place(w)
         x = torch.nn.functional.pad(w * signs, (0, self.padded - self.n))
         return butterfly(x, self.m**-0.5).index_select(-1, rows)
@@ -99,16 +104,16 @@ class SRHT(Sketch):
         if native.usable(u):
             return native.lift(u.contiguous(), self.n, self.signs, self.rows)
         if cuda.usable(u, self.padded):
-            return cuda.lift(u, self._table(u))
+            return cuda.lift(u, self.tables(u.device))
         signs, rows = self._place(u)
         x = u.new_zeros(*u.shape[:-1], self.padded).index_copy_(-1, rows, u)
         return butterfly(x, self.m**-0.5)[..., : self.n] * signs
 
-    def _table(self, x: Tensor) -> cuda.Tables:
-        """D and S on the device of x, made once."""
-        if x.device not in self._tables:
-            self._tables[x.device] = cuda.Tables(self.n, self.m, self.signs, self.rows, x.device)
-        return self._tables[x.device]
+    def tables(self, device: torch.device) -> cuda.Tables:
+        """D and S on a device, made once."""
+        if device not in self._tables:
+            self._tables[device] = cuda.Tables(self.n, self.m, self.signs, self.rows, device)
+        return self._tables[device]
 
     def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """D as +-1 and the rows on the device of x, made once."""
@@ -176,8 +181,15 @@ def srht(n: int, m: int, seed: int, round: int = 0, use_D: bool = True) -> SRHT:
     _check_sizes(n, m)
     if m > padded(n):
         raise ValueError(f"m must be at most the padded length {padded(n)}, got {m}; take fewer measurements")
-    signs = torch.from_numpy(rng.bits(rng.key(seed, rng.SIGNS, round), n)) if use_D else None
-    return SRHT(n, m, torch.from_numpy(rng.distinct(rng.key(seed, rng.ROWS, round), padded(n), m)), signs)
+    if hasattr(round, "sketch"):  # a round that stands for many (engine/pending.py)
+        return cast(SRHT, round.sketch(n, m, seed, use_D))
+    key = (n, m, seed, round, use_D, native.enabled)
+    found = _alive.get(key)
+    if found is None:
+        signs = torch.from_numpy(rng.bits(rng.key(seed, rng.SIGNS, round), n)) if use_D else None
+        found = SRHT(n, m, torch.from_numpy(rng.distinct(rng.key(seed, rng.ROWS, round), padded(n), m)), signs)
+        _alive[key] = found
+    return found
 
 
 def gaussian(n: int, m: int, seed: int) -> Gaussian:

@@ -1,8 +1,8 @@
 """The samples of all clients in one tensor, each client's training and test part, and who holds what."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.data.batches import AT, ClientBatches, Samples, cut, draw, flips
 from pfed1bs.data.dataset import Dataset, Inputs
 from pfed1bs.data.partitions import Indices, generator, partition
+
+Drawing = tuple[str, str, tuple[int, ...], int, int, int, int]  # kind, name, clients, round, seed, steps, batch
 
 SPLITS = ("pooled", "official")
 
@@ -28,8 +30,9 @@ class Federation:
     samples: Tensor  # (N,) number of each row in the data set, training part first, then test part
     num_classes: int
     augment: bool = False
+    _ahead: dict[Drawing, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """(K,) training samples of every client."""
         return torch.tensor([len(rows) for rows in self.train])
@@ -61,24 +64,50 @@ class Federation:
         """Mini-batches of the clients `ids`: row i depends on (seed, name, ids[i], round) only."""
         if steps < 1 or batch < 1:
             raise UserError(f"steps and batch must be at least 1, got {steps} and {batch}")
-        clients = ids.tolist()
+        clients = tuple(ids.tolist())
 
-        @cache  # methods with two models take the same batches twice
-        def rows(name: str, count: int, only: Tensor | None = None) -> Tensor:
-            name, _, share = name.partition(AT)
-            own = [cut(self.train[k], 0, float(share or 1)) for k in clients]
-            if only is not None:
-                own = [part[mask[: len(part)]] for part, mask in zip(own, only, strict=True)]
-            drawn = [draw(some, count, batch, (seed, name, k, round)) for k, some in zip(clients, own, strict=True)]
-            return torch.stack(drawn, dim=1)
+        def drawn(kind: str, name: str, count: int, only: Tensor | None = None) -> Tensor:
+            drawing = (kind, name, clients, round, seed, count, batch)
+            if only is not None or drawing not in self._ahead:
+                return self._drawn(*drawing, only=only)
+            return self._ahead[drawing]
 
         def samples(start: float = 0.0, stop: float = 1.0) -> Samples:
             return self._each([cut(own, start, stop) for own in self.train], clients)
 
-        def mirrored(name: str, count: int) -> Tensor:
-            return torch.stack([flips(count, batch, (seed, name, k, round)) for k in clients], dim=1)
+        rows = cache(partial(drawn, "rows"))  # methods with two models take the same batches twice
+        mirrored = partial(drawn, "flips") if self.augment else None
+        return ClientBatches(self.inputs, self.labels, steps, rows, samples, mirrored)
 
-        return ClientBatches(self.inputs, self.labels, steps, rows, samples, mirrored if self.augment else None)
+    def foresee(self, ids: Tensor, round: int, seed: int, batch: int, names: Iterable[tuple[str, int]]) -> None:
+        """Draw the rows of later batches now, names with numbers of steps; those of earlier rounds are forgotten."""
+        for drawing in [one for one in self._ahead if one[3] < round - 1]:
+            del self._ahead[drawing]
+        for name, count in names:
+            for kind in ("rows", "flips") if self.augment else ("rows",):
+                drawing = (kind, name, tuple(ids.tolist()), round, seed, count, batch)
+                self._ahead[drawing] = self._drawn(*drawing)
+
+    def _drawn(
+        self,
+        kind: str,
+        name: str,
+        clients: tuple[int, ...],
+        round: int,
+        seed: int,
+        count: int,
+        batch: int,
+        only: Tensor | None = None,
+    ) -> Tensor:
+        """(count, S, batch) rows of `inputs`, or which of them are mirrored."""
+        plain, _, share = name.partition(AT)
+        keys = [(seed, plain if kind == "rows" else name, client, round) for client in clients]
+        if kind == "flips":
+            return torch.stack([flips(count, batch, key) for key in keys], dim=1)
+        own = [cut(self.train[client], 0, float(share or 1)) for client in clients]
+        if only is not None:
+            own = [part[mask[: len(part)]] for part, mask in zip(own, only, strict=True)]
+        return torch.stack([draw(part, count, batch, key) for part, key in zip(own, keys, strict=True)], dim=1)
 
     def tests(self, ids: Tensor, size: int = 256) -> Samples:
         """Test samples of the clients `ids`, at most `size` of each at a time: inputs (S, E, ...), labels, mask (S, E).
@@ -88,7 +117,7 @@ class Federation:
         """
         return self._each(self.test, ids.tolist(), size)
 
-    def _each(self, every: Sequence[Tensor], clients: list[int], size: int = 256) -> Samples:
+    def _each(self, every: Sequence[Tensor], clients: Sequence[int], size: int = 256) -> Samples:
         """The samples in these rows of every client, of some clients; padded to the longest of all."""
         parts = [every[k] for k in clients]
         counts = torch.tensor([len(rows) for rows in parts])

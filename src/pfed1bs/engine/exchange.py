@@ -2,13 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
+from pfed1bs.engine.workers import ahead
 from pfed1bs.wire.codecs import Differences, Signs
-from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode
+from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode, fixed_size
+
+PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
+LONG = 1 << 22  # bytes of a message from which it pays to wake other threads
+AHEAD = 6  # messages that are decoded before they are needed
 
 
 @dataclass(frozen=True)
@@ -38,18 +44,38 @@ def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], coho
     assert len(current) == 1, "a replica is built from broadcasts that are the same for all"
     layout, short = algorithm.snapshot_layout, None
     if layout and cohort.round:
-        data = encode(layout, algorithm.snapshot(server) or {}, kind="snapshot", round=cohort.round)
-        short = News("snapshot", cohort.round, data, replaces=current[0].data)
+        short = _Snapshot(algorithm, server, cohort.round, current[0].data)
     news = []
     for seen in cohort.seen.tolist():
         missed = range(seen + 1, cohort.round)
         full = [News("down", r, history[r]) for r in missed if r in history] + current
         complete = len(full) == len(missed) + 1
-        if short is not None and (not complete or len(short.data) < sum(len(item.data) for item in full)):
-            full = [short]
+        if short is not None and (not complete or short.size < sum(len(item.data) for item in full)):
+            full = [short.news]
         assert complete or short is not None, "history was cut although there is no snapshot"
         news.append(full)
     return news
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """The snapshot of a round, which is encoded when it is needed."""
+
+    algorithm: Algorithm
+    server: State
+    round: int
+    replaces: bytes
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of it."""
+        return fixed_size(self.algorithm.snapshot_layout) or len(self.news.data)
+
+    @cached_property
+    def news(self) -> News:
+        message = self.algorithm.snapshot(self.server) or {}
+        data = encode(self.algorithm.snapshot_layout, message, kind="snapshot", round=self.round)
+        return News("snapshot", self.round, data, replaces=self.replaces)
 
 
 def _broadcasts(algorithm: Algorithm, server: State, cohort: Cohort, known: Message) -> list[News]:
@@ -104,29 +130,49 @@ def say(algorithm: Algorithm, message: Message, cohort: Cohort, known: Message |
     """The encoded messages of a cohort, in its order; none for a method that sends nothing."""
     if not algorithm.up:
         return []
-    fields = {name: _ready(algorithm.up[name], field) for name, field in message.items()}
-    sent = []
-    for i, size in enumerate(cohort.sizes.tolist()):
+    layout, sizes = algorithm.up, cohort.sizes.tolist()
+    fields = {name: _ready(layout[name], field) for name, field in message.items()}
+    long = any(field.is_pinned() and field[0].nbytes >= LONG for field in fields.values())
+
+    def one(i: int) -> bytes:
         own = {name: field[i] for name, field in fields.items()}
         held = {name: field[i] for name, field in (known or {}).items()}
-        sent.append(encode(algorithm.up, own, kind="up", round=cohort.round, samples=size, known=held))
-    return sent
+        return encode(layout, own, kind="up", round=cohort.round, samples=sizes[i], known=held)
+
+    return [*ahead(one, range(len(sizes)), len(sizes))] if long else [one(i) for i in range(len(sizes))]
 
 
 def _ready(codec: Codec, field: Tensor) -> Tensor:
     """A field of all clients on the CPU, signs packed at once before they move."""
-    return (codec.pack(field) if isinstance(codec, Signs | Differences) and field.dtype != torch.uint8 else field).cpu()
+    if isinstance(codec, Signs | Differences) and field.dtype != torch.uint8:
+        field = codec.pack(field)
+    if field.is_cuda and field.nbytes >= PINNED:
+        return torch.empty(field.shape, dtype=field.dtype, pin_memory=True).copy_(field)
+    return field.cpu()
 
 
 def listen(
-    algorithm: Algorithm, messages: Iterable[bytes | Message], cohort: Cohort, known: Message | None = None
+    algorithm: Algorithm,
+    messages: Sequence[bytes | Message],
+    cohort: Cohort,
+    known: Message | None = None,
+    early: bool = False,
 ) -> Iterable[Message]:
-    """The messages of a cohort, one by one, decoded unless they are already, signs still packed."""
-    for data, size in zip(messages, cohort.sizes.tolist(), strict=True):
+    """The messages of a cohort, one by one, decoded unless they are already, signs still packed.
+
+    `early`: while one is used, the next few long ones are decoded on other threads.
+    """
+    layout, sizes = algorithm.up, cohort.sizes.tolist()
+
+    def one(data: bytes | Message, size: int) -> Message:
         if isinstance(data, bytes):
-            yield decode(algorithm.up, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
-        else:  # a copy: what is heard may be written over, and heard again
-            yield {name: field.clone() for name, field in data.items()}
+            return decode(layout, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
+        return {name: field.clone() for name, field in data.items()}  # what is heard may be written over, heard again
+
+    pairs = zip(messages, sizes, strict=True)
+    if early and messages and isinstance(messages[0], bytes) and len(messages[0]) >= LONG:
+        return ahead(lambda pair: one(*pair), pairs, AHEAD)
+    return (one(*pair) for pair in pairs)
 
 
 def watched(algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State]) -> Iterable[Message]:

@@ -4,27 +4,41 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn, cast
 
+import torch
 from torch import Tensor
 
 from pfed1bs.core.graphs import Graphs
 from pfed1bs.data.batches import ClientBatches
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State
+from pfed1bs.engine.pending import Pending, Unknown
 from pfed1bs.wire.messages import Message
 
 Asked = list[tuple[str, int]]  # names and numbers of batches
 
 
 class Recorder:
-    """Calls `local`; on a GPU the second call of its kind is recorded and later ones are replayed.
+    """Calls `local`; on a GPU the third call of its kind is recorded and later ones are replayed.
 
-    Methods are pure, so tensors aside their work can depend only on the cohort. While it is recorded it is shown a
-    cohort that knows how many clients and samples there are and nothing else: a method that asks for the round, a
+    Methods are pure, so tensors aside their work can depend only on the cohort. On a GPU it is first shown a cohort
+    that knows how many clients and samples there are and the sketches of its round, no more: a method that asks for
+    the round itself, a
     client's number or a random draw is not recorded, nor is one that waits for the device. It runs step by step.
     """
 
     def __init__(self) -> None:
         self._graphs = Graphs()
-        self._asked: dict[bool, Asked] = {}  # by whether anything was received
+        self._asked: dict[bool, Asked | None] = {}  # by whether anything was received; None: it depends on the round
+        self._pending: dict[torch.device, Pending] = {}
+
+    @property
+    def asked(self) -> Asked:
+        """Which batches the last rounds took."""
+        return list(dict.fromkeys(one for asked in self._asked.values() for one in asked or []))
+
+    def foresee(self, round: int) -> None:
+        """Have the sketches of a later round filled in, after all that the device was told before."""
+        for pending in self._pending.values():
+            pending.become(round)
 
     def __call__(
         self, algorithm: Algorithm, clients: State, received: Message, cohort: Cohort, batches: Batches
@@ -32,36 +46,49 @@ class Recorder:
         """algorithm.local(clients, received, cohort, batches)."""
         if not clients["w"].is_cuda or not isinstance(batches, ClientBatches):
             return algorithm.local(clients, received, cohort, batches)
-        kind = bool(received)
-        if kind in self._asked:
-            drawn = _drawn(batches, self._asked[kind])
-            sizes = cohort.sizes.to(clients["w"].device)
-            given = {**_named("clients/", clients), **_named("received/", received), **drawn, "sizes": sizes}
+        kind, device = bool(received), clients["w"].device
+        if kind not in self._asked or self._asked[kind] is not None:
+            pending = self._pending.setdefault(device, Pending(device)).become(cohort.round)
+            sized = cast(Cohort, _Sized(len(cohort.ids), cohort.sizes.to(device), pending))
+            try:
+                return self._local(algorithm, clients, received, sized, batches)
+            except Unknown:
+                self._asked[kind] = None
+        return algorithm.local(clients, received, cohort, batches)
+
+    def _local(
+        self, algorithm: Algorithm, clients: State, received: Message, sized: Cohort, batches: ClientBatches
+    ) -> tuple[State, Message]:
+        """The same for a cohort that may be any: as it is, listening to which batches are asked for, or recorded."""
+        asked = self._asked.get(bool(received))
+        if asked is not None:
+            drawn = _drawn(batches, asked)
+            given = {**_named("clients/", clients), **_named("received/", received), **drawn, "sizes": sized.sizes}
 
             def work(own: State) -> State:
                 mine, heard = _unnamed("clients/", own), _unnamed("received/", own)
-                sized = cast(Cohort, _Sized(len(cohort.ids), own["sizes"]))
-                state, said = algorithm.local(mine, heard, sized, _replayed(batches, own))
+                replayed = cast(Cohort, _Sized(len(sized.ids), own["sizes"], cast(Pending, sized.round)))
+                state, said = algorithm.local(mine, heard, replayed, _replayed(batches, own))
                 return {**_named("state/", state), **_named("said/", said)}
 
             key = (batches.inputs.data_ptr(), batches.labels.data_ptr(), batches.steps)
             found = self._graphs(key, work, given)
             if found is not None:
                 return _unnamed("state/", found), _unnamed("said/", found)
-        asked: Asked = []
-        done = algorithm.local(clients, received, cohort, _listening(batches, asked))
-        self._asked[kind] = asked
+        asked = []
+        done = algorithm.local(clients, received, sized, _listening(batches, asked))
+        self._asked[bool(received)] = asked
         return done
 
 
 class _Sized:
-    """A cohort of which only the number of clients and of their samples are known."""
+    """A cohort of which only the numbers of clients and samples are known, and a round that stands for all of them."""
 
-    def __init__(self, clients: int, sizes: Tensor) -> None:
-        self.ids, self.sizes = range(clients), sizes
+    def __init__(self, clients: int, sizes: Tensor, round: Pending) -> None:
+        self.ids, self.sizes, self.round = range(clients), sizes, round
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise RuntimeError(f"the cohort's {name} is another one in every round")
+        raise Unknown(f"the cohort's {name} is another one in every round")
 
 
 def _listening(batches: ClientBatches, asked: Asked) -> ClientBatches:

@@ -10,31 +10,20 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core import gpu
-from pfed1bs.core.errors import Failure, UserError
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.failing import explained
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import (
-    News,
-    hear,
-    listen,
-    moved,
-    remember,
-    replaced,
-    rows,
-    say,
-    tell,
-    watched,
-)
+from pfed1bs.engine.exchange import News, listen, moved, remember, replaced, tell, watched
 from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.recorder import Recorder
 from pfed1bs.engine.resting import over
 from pfed1bs.engine.trust import ALL, Trust, finite
+from pfed1bs.engine.turns import SMALLER, Diverged, Turn, split_log
 from pfed1bs.engine.workers import CPU, alone, portions, spread
 from pfed1bs.wire.messages import Message
-
-SMALLER = "try a smaller algorithm.lr, or look at that client's data"
 
 
 @dataclass(frozen=True)
@@ -91,57 +80,6 @@ class Plan:
         return Plan(self.cohort.rows(torch.isin(self.cohort.ids, ids)), self.active.rows(at), news)
 
 
-@dataclass(frozen=True)
-class Work:
-    """What some clients have done in a round."""
-
-    ids: Tensor
-    state: State
-    log: State
-    messages: list[bytes]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A round as its clients see it; called with the places of some of them in the cohort, it does their work."""
-
-    algorithm: Algorithm
-    data: Federation
-    clients: State
-    news: list[list[News]]
-    cohort: Cohort
-    steps: int
-    batch: int
-    local: Recorder = field(default_factory=Recorder)
-    places: Tensor | None = None  # rows of `clients` that are the cohort's; None: there are all clients, row by id
-
-    def __call__(self, at: Tensor) -> Work:
-        """Hear, train, speak."""
-        algorithm, some = self.algorithm, self.cohort.rows(at)
-        mine = rows(self.clients, some.ids if self.places is None else self.places[at])
-        mine, received = hear(algorithm, mine, [self.news[i] for i in at])
-        batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
-        mine, said = self.local(algorithm, mine, received, some, batches)
-        mine, log = split_log(mine)
-        check(mine, log, some)
-        try:
-            return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
-        except ValueError:  # no codec takes numbers that are not finite
-            check(said, {}, some)
-            raise
-
-
-class Diverged(Failure):
-    """Weights, losses or a shared state that are no longer finite, and the clients that made them so."""
-
-    def __init__(self, message: str, hint: str, clients: list[int]) -> None:
-        super().__init__(message, hint)
-        self.clients = clients
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.message, self.hint, self.clients)
-
-
 def simulate(
     algorithm: Algorithm,
     data: Federation,
@@ -158,28 +96,42 @@ def simulate(
     an earlier run, bit for bit. `trust` bounds what clients may claim.
     """
     size, device = scheduled(schedule, fields), choose(device)
-    data = data.to(device)
-    now = resume or begin(algorithm, len(data.sizes))
-    now = replace(now, clients=moved(now.clients, device))
-    chunk = size.chunk or fitting(algorithm, now.clients, data, size.batch, size.sampled, device)
-    local = Recorder()
+    with explained(device, "before the first round", size.chunk or len(data.sizes)):
+        data = data.to(device)
+        now = resume or begin(algorithm, len(data.sizes))
+        now = replace(now, clients=moved(now.clients, device))
+        chunk = size.chunk or fitting(algorithm, now.clients, data, size.batch, size.sampled, device)
+    size, local = replace(size, chunk=chunk), Recorder()
     for t in range(now.round, size.rounds):
         if over(now.clients):
             return
-        began = perf_counter()
-        plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
-        turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
-        done = spread(turn, portions(len(plan.active.ids), chunk, device), device)
-        ids = torch.cat([part.ids for part in done])
-        state = replaced(now.clients, ids, joined([part.state for part in done]))
-        uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
-        sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
-        after, shared = conclude(algorithm, now, plan, sent, trust)
-        now = replace(after, clients=state)
-        log = {**moved(joined([part.log for part in done]), CPU), **shared}
-        bill = traffic(algorithm, plan.news, sent, plan.active)
-        seconds = perf_counter() - began
-        yield Round(t, plan.cohort, bill, sent, log, seconds, now, data.sizes, last=over(now.clients))
+        with explained(device, f"round {t}", chunk or len(data.sizes)):
+            done = _round(algorithm, data, now, size, trust, local)
+        now = done.progress
+        yield done
+
+
+def _round(
+    algorithm: Algorithm, data: Federation, now: Progress, size: Schedule, trust: Trust, local: Recorder
+) -> Round:
+    """The next round."""
+    began, t, device = perf_counter(), now.round, where(now)
+    plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
+    turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
+    if device.type != "cpu" and t + 1 < size.rounds:
+        following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled)
+        turn = replace(turn, later=working(algorithm, following, data.sizes, now.seen))
+    done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
+    ids = torch.cat([part.ids for part in done])
+    state = replaced(now.clients, ids, joined([part.state for part in done]))
+    uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
+    sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
+    after, shared = conclude(algorithm, now, plan, sent, trust)
+    log = {**moved(joined([part.log for part in done]), CPU), **shared}
+    bill = traffic(algorithm, plan.news, sent, plan.active)
+    after = replace(after, clients=state)
+    seconds = perf_counter() - began
+    return Round(t, plan.cohort, bill, sent, log, seconds, after, data.sizes, last=over(after.clients))
 
 
 def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Schedule:
@@ -190,8 +142,8 @@ def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Sc
 def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampled: int | None) -> Plan:
     """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients."""
     cohort = sample(seed, now.round, sizes, now.seen, sampled)
-    active = cohort if algorithm.trains == "sampled" else everyone(cohort, sizes, now.seen)
-    with alone(where(now)):
+    active = working(algorithm, cohort, sizes, now.seen)
+    with alone(where(now), numbers(now)):
         return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
 
 
@@ -216,12 +168,12 @@ def answered(
     algorithm: Algorithm, now: Progress, cohort: Cohort, uplinks: Sequence[bytes | Message], trust: Trust
 ) -> tuple[State, State]:
     """The server's state after the messages of a cohort, and its log with what `diagnose` found in each."""
-    known = algorithm.known(now.server, "up", now.round)
-    answers, cut = trust.heard(algorithm.up, lambda: listen(algorithm, uplinks, cohort, known))
+    known, early = algorithm.known(now.server, "up", now.round), where(now).type != "cpu"
+    answers, cut = trust.heard(algorithm.up, lambda: listen(algorithm, uplinks, cohort, known, early))
     weighed, less = trust.weighed(cohort)
     found: list[State] = []
     heard = watched(algorithm, now.server, answers, found)
-    with alone(where(now)):
+    with alone(where(now), numbers(now)):
         server, log = split_log(algorithm.aggregate(now.server, heard, weighed))
     rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
     return server, {**log, **(split_log(joined(rows))[1] if rows else {}), **cut, **less}
@@ -230,6 +182,11 @@ def answered(
 def where(now: Progress) -> torch.device:
     """The device on which clients are computed; a server that has none at hand computes on the CPU."""
     return next((value.device for value in now.clients.values()), CPU)
+
+
+def numbers(now: Progress) -> int:
+    """How many the server has to deal with."""
+    return max((value.numel() for value in now.server.values()), default=0)
 
 
 def choose(device: str | torch.device) -> torch.device:
@@ -264,33 +221,13 @@ def sample(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | No
     return Cohort(seed, round, ids, sizes.cpu()[ids], seen[ids])
 
 
-def everyone(cohort: Cohort, sizes: Tensor, seen: Tensor) -> Cohort:
-    """All clients in the round of this cohort."""
+def working(algorithm: Algorithm, cohort: Cohort, sizes: Tensor, seen: Tensor) -> Cohort:
+    """Who does local work in the round of this cohort: its clients, or everyone."""
+    if algorithm.trains == "sampled":
+        return cohort
     return Cohort(cohort.seed, cohort.round, torch.arange(len(sizes)), sizes.cpu(), seen)
-
-
-def split_log(state: State) -> tuple[State, State]:
-    """The state, and apart from it what goes to the log."""
-    log = {name.removeprefix("log/"): value for name, value in state.items() if name.startswith("log/")}
-    return {name: value for name, value in state.items() if not name.startswith("log/")}, log
 
 
 def joined(parts: list[State]) -> State:
     """The states or logs of all portions, one after the other."""
     return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-
-
-def check(clients: State, log: State, cohort: Cohort) -> None:
-    """Stop when a client's weights, anything else that it keeps or says, or its loss are not finite."""
-    good = torch.ones(len(cohort.ids), dtype=torch.bool)
-    kept = [value.reshape(len(value), -1).sum(1) for value in clients.values() if value.is_floating_point()]
-    for value in [*kept, *([log["loss"]] if "loss" in log else [])]:
-        good &= torch.isfinite(value).cpu()
-    if not bool(good.all()):
-        bad = cohort.ids[~good].tolist()
-        who = ", ".join(map(str, bad))
-        raise Diverged(
-            f"round {cohort.round}: weights, message or loss of client {who} became NaN or infinite",
-            SMALLER,
-            bad,
-        )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pfed1bs.core.failing import explained
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import moved, rows
@@ -62,19 +63,22 @@ def evaluate(
         return {name: score(algorithm, data, model, ids) for name, model in models.items()}
 
     chunk = size.chunk or fitting(algorithm, progress.clients, data, size.batch, device=device)
-    parts = spread(judge, portions(data.clients, chunk, device), device)
+    with explained(device, "evaluation", chunk or data.clients):
+        parts = spread(judge, portions(data.clients, chunk, device), device)
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 
 def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> Score:
     """The models of some clients, as `personal` gives them (S, ...), on those clients' test samples."""
-    correct, samples, loss = (torch.zeros(len(ids), dtype=torch.float64) for _ in range(3))
+    found = torch.zeros(3, len(ids), dtype=torch.float64, device=model["w"].device)  # brought to the CPU at once
+    correct, samples, loss = found
     for x, y, mask in data.tests(ids):
         logits = algorithm.predict(model, x)
         entropy = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-        correct += ((logits.argmax(-1) == y) & mask).sum(1).cpu()
-        samples += mask.sum(1).cpu()
-        loss += (entropy * mask).sum(1).double().cpu()
+        correct += ((logits.argmax(-1) == y) & mask).sum(1)
+        samples += mask.sum(1)
+        loss += (entropy * mask).sum(1).double()
+    correct, samples, loss = found.cpu()
     return Score(correct, samples, loss / samples)
 
 

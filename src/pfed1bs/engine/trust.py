@@ -7,6 +7,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from pfed1bs.core import checks
 from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort, State
 from pfed1bs.wire.codecs import Differences, Levels, Signs
@@ -61,7 +62,13 @@ def clamped(scales: Tensor) -> tuple[Tensor, Tensor]:
 
 def finite(state: State) -> bool:
     """Whether all real numbers of a state are finite."""
-    return all(bool(torch.isfinite(value).all()) for value in state.values() if value.is_floating_point())
+    return all(_finite(value) for value in state.values() if value.is_floating_point())
+
+
+def _finite(value: Tensor) -> bool:
+    if value.is_cpu and value.dtype == torch.float32:
+        return checks.finite(value.detach().numpy())
+    return bool(torch.isfinite(value).all())
 
 
 def _shortened(layout: Layout, messages: Iterable[Message], factors: Tensor) -> Iterator[Message]:

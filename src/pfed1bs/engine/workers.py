@@ -1,8 +1,9 @@
 """Portions of a round computed side by side, each on a thread of its own."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
@@ -15,6 +16,7 @@ Result = TypeVar("Result")
 
 
 CPU = torch.device("cpu")
+MANY = 1 << 21  # numbers
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.device = CPU) -> list[Result]:
@@ -44,6 +46,25 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.
             wait(futures)
 
 
+def ahead(work: Callable[[Item], Result], items: Iterable[Item], most: int) -> Iterator[Result]:
+    """work(item) for one item after the other, while up to `most` later ones are under way on other threads.
+
+    For work that leaves Python's lock to others, as long messages do; torch must not compute in it.
+    """
+    pool, under_way = _pool(torch.get_num_threads()), deque[Future[Result]]()
+    try:
+        for item in items:
+            under_way.append(pool.submit(work, item))
+            if len(under_way) > most:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        for future in under_way:
+            future.cancel()
+        wait(under_way)
+
+
 def portions(clients: int, chunk: int | None, device: torch.device = CPU) -> list[Tensor]:
     """The numbers below `clients`, a chunk at once (None: all), on the CPU divided among the threads."""
     threads = torch.get_num_threads() if device.type == "cpu" else 1
@@ -52,13 +73,14 @@ def portions(clients: int, chunk: int | None, device: torch.device = CPU) -> lis
 
 
 @contextmanager
-def alone(device: torch.device = CPU) -> Iterator[None]:
+def alone(device: torch.device = CPU, numbers: int = 0) -> Iterator[None]:
     """Have torch compute on one thread meanwhile: what several threads add up depends on their number.
 
-    For states on another device than the CPU it changes nothing, as nothing is promised there.
+    For states on another device than the CPU nothing is promised; there many `numbers` may have all threads, while few
+    are dealt with before others are awake.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1 if device.type == "cpu" else threads)
+    torch.set_num_threads(1 if device.type == "cpu" or numbers < MANY else threads)
     try:
         yield
     finally:

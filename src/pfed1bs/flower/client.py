@@ -11,8 +11,9 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, hear, moved, rows
-from pfed1bs.engine.rounds import Turn, choose
+from pfed1bs.engine.rounds import choose
 from pfed1bs.engine.scores import score
+from pfed1bs.engine.turns import Turn
 from pfed1bs.engine.workers import alone
 from pfed1bs.flower.judging import shared
 from pfed1bs.flower.link import Content, Question, Value, messages, text, whole

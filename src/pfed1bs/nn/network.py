@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pfed1bs.core.errors import UserError
+from pfed1bs.nn.lanes import Ways, client_by_client
 from pfed1bs.nn.stacked import Backward, Pass, Places, Program, leaf
 from pfed1bs.nn.tracing import CONVOLUTIONS, pool_first, program
 
@@ -27,7 +28,8 @@ class Network:
 
     All clients at once through the program of known layers or else vmap, or with `stacked=False` one after the other.
     None chooses: on the CPU one after the other for convolutions, where batched ones are twice as slow, and for modules
-    of unknown parts, where a client's bits would depend on the others.
+    of unknown parts, where a client's bits would depend on the others. On a GPU convolutions are tried both ways, all
+    clients at once and each on one of several streams, and go on in the faster one.
     """
 
     def __init__(self, module: nn.Module, names: Iterable[str], head: str | None, stacked: bool | None) -> None:
@@ -40,6 +42,7 @@ class Network:
         self._programs = {mode: program(modules[mode], names, head) for mode in modules}
         self._modules = {mode: modules[mode] if self._programs[mode] else _twin(module).train(mode) for mode in modules}
         self._check(before)  # what is drawn while the layers are found out would be a constant of this process
+        self._ways = Ways()
         self._copies: dict[tuple[int, bool], _Copy] = {}
         self._held: dict[tuple[tuple[int, ...], int], int] = {}
 
@@ -51,7 +54,12 @@ class Network:
         now = Pass(mine.module, len(x), values, places)
         one_by_one = self.one_by_one(x.device, training)
         if steps is not None and not one_by_one:
-            return self._computed(steps, now, x)
+            ways = {
+                "stacked": lambda own: self._computed(steps, own, x),
+                "lanes": lambda own: client_by_client(mine, own, x),
+            }
+            tried = self._convolves and self._stacked is None and x.is_cuda
+            return self._ways(ways, now, x) if tried else ways["stacked"](now)
         before = _Random(x.device) if steps is None else None  # known layers draw nothing
         leaves = {name: leaf(values[name]) for name in places.out} if places else {}
         compute = self._one_by_one if one_by_one else self._all_at_once

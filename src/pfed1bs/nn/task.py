@@ -192,7 +192,14 @@ class Task:
     @torch.no_grad()
     def logits(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
         """Logits (K, B, classes) in evaluation mode: BatchNorm uses each client's own running statistics."""
-        return self._network(self._values(self._views(w), buffers), x, training=False)[0]
+        given = {"w": w.detach(), "x": x, **buffers}
+        found = self._graphs("logits", lambda own: {"logits": self._logits(own)}, given)
+        return self._logits(given) if found is None else found["logits"]
+
+    def _logits(self, given: State) -> Tensor:
+        """The work of `logits` on named tensors."""
+        buffers = {name: value for name, value in given.items() if name not in ("w", "x")}
+        return self._network(self._values(self._views(given["w"]), buffers), given["x"], training=False)[0]
 
     @torch.no_grad()
     def features(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:

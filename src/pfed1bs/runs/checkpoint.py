@@ -4,12 +4,12 @@ import errno
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from pfed1bs.core.checks import crc32
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.engine.contract import State
@@ -72,10 +72,10 @@ def _save(path: Path, tensors: State, metadata: dict[str, str]) -> None:
 
 def checksum(tensors: State, metadata: Mapping[str, str]) -> str:
     """CRC-32 of everything that a file holds, in hexadecimal digits."""
-    crc = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
+    crc = crc32(json.dumps(metadata, sort_keys=True).encode())
     for name, value in sorted(tensors.items()):
-        crc = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), crc)
-        crc = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, crc)
+        crc = crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), crc)
+        crc = crc32(value.reshape(-1).view(torch.uint8).numpy().data, crc)
     return f"{crc:08x}"
 
 

@@ -66,6 +66,7 @@ class Config:
     batches_seed: int | None = option(None, "cohorts, batches and the clients' noise; seed if not given", SEED)
     device: str = option("auto", "auto, cpu, cuda, cuda:1", role="machine")
     threads: int | None = option(None, "CPU threads", at_least(1), role="machine")
+    tf32: bool = option(False, "let a GPU round the factors of products to 11 bits, for speed", role="simulator")
     chunk: int | None = option(None, "clients computed at once", at_least(1), role="simulator")
     out: str | None = option(None, "run folder", role="machine")
     evaluate_every: int = option(10, "rounds", at_least(1), role="machine")

@@ -28,6 +28,7 @@ def environment(device: str = "auto") -> Facts:
         "commit": commit(),
         "kernel": kernel(),
         "device": torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else processor(),
+        "tf32": chosen.type == "cuda" and torch.backends.cuda.matmul.allow_tf32,
         "processor": processor(),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count() or 1,

@@ -22,6 +22,7 @@ from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.folder import Record, RunFolder
+from pfed1bs.runs.precision import multiply
 from pfed1bs.runs.recording import due, record, terminable
 
 
@@ -92,6 +93,7 @@ class Run:
 
     def rounds(self, resume: bool = False) -> Iterator[Record]:
         """Do the rounds, write them down, and yield what is written; Ctrl-C, SIGTERM and errors leave a checkpoint."""
+        multiply(choose(self.config.device), self.config.tf32)
         _, one = self.algorithm.init(1)  # the user's options are checked before anything is written
         config, given = self.config, (self.algorithm, one, self.data)
         chunk = config.chunk or fitting(*given, config.batch, config.sampled, choose(config.device))

@@ -17,7 +17,8 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.options import shown
 from pfed1bs.data import Federation
-from pfed1bs.engine.rounds import Diverged, Schedule, simulate
+from pfed1bs.engine.rounds import Schedule, simulate
+from pfed1bs.engine.turns import Diverged
 from pfed1bs.report.groups import differing, flatten
 from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load, typed_option
 from pfed1bs.runs.recording import terminable

@@ -19,7 +19,7 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
 from pfed1bs.data import Federation
-from pfed1bs.engine.rounds import Diverged
+from pfed1bs.engine.turns import Diverged
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.environment import environment
 from pfed1bs.runs.run import Run

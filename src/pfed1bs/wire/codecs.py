@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pfed1bs.core.checks import finite, opened
 from pfed1bs.wire import rice
 from pfed1bs.wire.differences import Differences
 from pfed1bs.wire.signs import Signs
@@ -41,23 +42,31 @@ class Floats:
 
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """Bytes of x, which must be finite."""
+        data = self.view(x)
+        if not finite(np.frombuffer(data, "<f4")):
+            raise ValueError("values must be finite, got NaN or infinity; lower the learning rate or check the data")
+        return bytes(data)
+
+    def view(self, x: Tensor) -> memoryview:
+        """The bytes of `encode` where they lie, if that is in this order on a CPU; they may not be finite."""
         if x.dtype != torch.float32:
             raise ValueError(f"values must be float32, got {x.dtype}; convert them with .float()")
-        values = x.detach().cpu().numpy()
-        if not np.isfinite(values).all():
-            raise ValueError("values must be finite, got NaN or infinity; lower the learning rate or check the data")
+        values = np.ascontiguousarray(x.detach().cpu().numpy(), "<f4")
         self._check(values)
-        return values.astype("<f4", copy=False).tobytes()
+        return values.reshape(-1).view(np.uint8).data
 
-    def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
+    def decode(self, data: bytes | memoryview, known: Tensor | None = None) -> Tensor:
         """The values in float32."""
         if len(data) != self.size:
             raise ValueError(f"{prod(self.shape)} float32 values are {self.size} bytes, got {len(data)}")
-        values = np.frombuffer(data, "<f4").astype(np.float32)
-        if not np.isfinite(values).all():
+        return self.believed(opened(data)[1])
+
+    def believed(self, values: Tensor | None) -> Tensor:
+        """Values that were read, in the shape of the field; None stands for some that are not finite."""
+        if values is None:
             raise ValueError("values must be finite, got NaN or infinity")
-        self._check(values)
-        return torch.from_numpy(values).reshape(self.shape)
+        self._check(values.numpy())
+        return values.reshape(self.shape)
 
     def _check(self, values: NDArray[np.float32]) -> None:
         if self.least > -inf and values.min() < self.least:

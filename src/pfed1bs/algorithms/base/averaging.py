@@ -12,6 +12,7 @@ from pfed1bs.algorithms.base.finetuning import Tuning
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.split import Body
 from pfed1bs.compressors import Compressor, Dense
+from pfed1bs.core.checks import accumulate
 from pfed1bs.core.options import POSITIVE, at_least, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, stack
 from pfed1bs.wire.codecs import Floats
@@ -121,13 +122,13 @@ class Averaging(Method):
 
         update = self.mean(heard(), cohort)
         averaged = {name: mean.float() for name, mean in means.items()}
-        return {**server, "w": (server["w"] + self.server_lr * update).float(), **averaged}
+        return {**server, "w": accumulate(self.server_lr * update, server["w"], 1.0).float(), **averaged}
 
     def mean(self, received: Iterable[Message], cohort: Cohort) -> Tensor:
         """sum_k p_k decode_k, summed in float64 by ascending id."""
         total = torch.zeros(self.task.n, dtype=torch.float64)
         for i, (share, message) in enumerate(zip(self.shares(cohort).tolist(), received, strict=True)):
-            total.add_(self.compressor.decompress(message, cohort.rows(slice(i, i + 1))), alpha=share)
+            accumulate(total, self.compressor.decompress(message, cohort.rows(slice(i, i + 1))), share)
         return total
 
     def shares(self, cohort: Cohort) -> Tensor:

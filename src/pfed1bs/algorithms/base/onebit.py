@@ -8,6 +8,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from pfed1bs.core.checks import accumulate
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.rng import LAYERS, key
 from pfed1bs.core.sketch import Rotation, Sketch, srht
@@ -75,6 +76,13 @@ class Code:
         if len(self.sizes) == 1:
             return signs * scale[..., None]
         return signs * scale.repeat_interleave(torch.tensor(self.bits, device=scale.device), -1)
+
+    def add(self, total: Tensor, signs: Tensor, scale: Tensor) -> None:
+        """Add the signs (m,), each piece times its scale, to a total in float64."""
+        if len(self.sizes) == 1:
+            accumulate(total, signs, float(scale))
+        else:
+            total.add_(self.scaled(signs.double(), scale))
 
 
 def sketch_size(n: int, ratio: float) -> int:

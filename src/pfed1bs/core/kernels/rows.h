@@ -29,11 +29,20 @@ static void parallel(size_t count, int threads, task *run, void *context) {
 
 static size_t whole_pages(size_t bytes) { return (bytes + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE; }
 
+/* Huge pages for the whole ones of them among some memory; only a wish: small pages do the same more slowly. */
+static void wish_huge(void *data, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    uintptr_t first = ((uintptr_t)data + HUGEPAGE - 1) / HUGEPAGE * HUGEPAGE;
+    uintptr_t last = ((uintptr_t)data + bytes) / HUGEPAGE * HUGEPAGE;
+    if (data && last > first) madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
 static void *allocate(size_t bytes) {
     void *data = aligned_alloc(HUGEPAGE, whole_pages(bytes));
-#ifdef MADV_HUGEPAGE
-    if (data) madvise(data, whole_pages(bytes), MADV_HUGEPAGE); /* only a wish: small pages do the same more slowly */
-#endif
+    wish_huge(data, whole_pages(bytes));
     return data;
 }
 

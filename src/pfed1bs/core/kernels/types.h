@@ -12,6 +12,7 @@ enum {
     HIGH = 8,         /* most levels in one pass over memory */
     HUGEPAGE = 1 << 21, /* bytes */
     SMALL = 1 << 15,  /* work below it stays on one thread */
+    FEW = 1 << 20,    /* numbers that one thread adds up sooner than others are awake */
     PIECE = 1 << 12,  /* coordinates in a task */
     GROUP = 16,       /* messages counted at once */
     DIGIT = 27        /* bits of a weight, so that a group's sums fit in 31 */

@@ -1,0 +1,43 @@
+"""What a GPU cannot do, in words, with the way out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from pfed1bs.core.errors import Failure
+
+GOES_ON = "what is done is kept, and the same command with --resume goes on"
+CALLS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS", "No CUDA GPUs")
+
+
+@contextmanager
+def explained(device: torch.device, doing: str, clients: int) -> Iterator[None]:
+    """Turn the failures of a device that computes `clients` at once into a Failure that says what to do."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise Failure(f"{doing}: {_memory(device)}", f"{_smaller(clients)}; {GOES_ON}") from error
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[:1]
+        if isinstance(error, Failure) or not reason or not any(call in reason[0] for call in CALLS):
+            raise
+        way_out = f"look with nvidia-smi whether others use it, or write --device cpu; {GOES_ON}"
+        raise Failure(f"{doing}: the GPU does not answer ({reason[0]})", way_out) from error
+
+
+def _memory(device: torch.device) -> str:
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return "the device has too little memory"
+    free, total = (size / 2**30 for size in torch.cuda.mem_get_info(device))
+    ours = torch.cuda.memory_reserved(device) / 2**30
+    return (
+        f"{torch.cuda.get_device_name(device)} has too little memory: {total:.1f} GiB, of which this process has "
+        f"{ours:.1f}, others {max(total - free - ours, 0):.1f}"
+    )
+
+
+def _smaller(clients: int) -> str:
+    if clients == 1:
+        return "use a smaller batch or model, or write --device cpu"
+    return f"compute fewer clients at once with --chunk {clients // 2}, or write --device cpu"

@@ -1,0 +1,93 @@
+"""A round as its clients see it: hear, train, speak."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pfed1bs.core.errors import Failure
+from pfed1bs.data import Federation
+from pfed1bs.engine.contract import Algorithm, Cohort, State
+from pfed1bs.engine.exchange import News, hear, rows, say
+from pfed1bs.engine.recorder import Recorder
+
+SMALLER = "try a smaller algorithm.lr, or look at that client's data"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What some clients have done in a round."""
+
+    ids: Tensor
+    state: State
+    log: State
+    messages: list[bytes]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A round as its clients see it; called with the places of some of them in the cohort, it does their work."""
+
+    algorithm: Algorithm
+    data: Federation
+    clients: State
+    news: list[list[News]]
+    cohort: Cohort
+    steps: int
+    batch: int
+    local: Recorder = field(default_factory=Recorder)
+    places: Tensor | None = None  # rows of `clients` that are the cohort's; None: there are all clients, row by id
+    later: Cohort | None = None  # of the next round, whose batches are drawn while the device still computes
+
+    def __call__(self, at: Tensor) -> Work:
+        """Hear, train, speak."""
+        algorithm, some = self.algorithm, self.cohort.rows(at)
+        mine = rows(self.clients, some.ids if self.places is None else self.places[at])
+        mine, received = hear(algorithm, mine, [self.news[i] for i in at])
+        batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
+        mine, said = self.local(algorithm, mine, received, some, batches)
+        if self.later is not None:
+            self.data.foresee(self.later.ids[at], self.later.round, self.later.seed, self.batch, self.local.asked)
+            if int(at[-1]) == len(self.cohort.ids) - 1:  # none of this round is left
+                self.local.foresee(self.later.round)
+        mine, log = split_log(mine)
+        check(mine, log, some)
+        try:
+            return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
+        except ValueError:  # no codec takes numbers that are not finite
+            check(said, {}, some)
+            raise
+
+
+class Diverged(Failure):
+    """Weights, losses or a shared state that are no longer finite, and the clients that made them so."""
+
+    def __init__(self, message: str, hint: str, clients: list[int]) -> None:
+        super().__init__(message, hint)
+        self.clients = clients
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.message, self.hint, self.clients)
+
+
+def split_log(state: State) -> tuple[State, State]:
+    """The state, and apart from it what goes to the log."""
+    log = {name.removeprefix("log/"): value for name, value in state.items() if name.startswith("log/")}
+    return {name: value for name, value in state.items() if not name.startswith("log/")}, log
+
+
+def check(clients: State, log: State, cohort: Cohort) -> None:
+    """Stop when a client's weights, anything else that it keeps or says, or its loss are not finite."""
+    kept = [value.reshape(len(value), -1).sum(1) for value in clients.values() if value.is_floating_point()]
+    finite = [torch.isfinite(value) for value in [*kept, *([log["loss"]] if "loss" in log else [])]]
+    good = torch.ones(len(cohort.ids), dtype=torch.bool)
+    if finite:  # brought together where they are: every word from a device is a wait for it
+        good &= torch.stack([one.to(finite[0].device) for one in finite]).all(0).cpu()
+    if not bool(good.all()):
+        bad = cohort.ids[~good].tolist()
+        who = ", ".join(map(str, bad))
+        raise Diverged(
+            f"round {cohort.round}: weights, message or loss of client {who} became NaN or infinite",
+            SMALLER,
+            bad,
+        )

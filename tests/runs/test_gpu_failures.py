@@ -1,0 +1,82 @@
+"""A GPU that fails in the middle of a run: two lines for the user, nothing lost; and tf32 where it means nothing."""
+
+import json
+
+import pytest
+import torch
+
+from pfed1bs.algorithms.pfed1bs import PFed1BS
+from pfed1bs.cli import main as cli
+from pfed1bs.core.errors import Failure, UserError
+from pfed1bs.core.failing import explained
+from pfed1bs.runs.precision import multiply
+from run_folders import TINY
+
+CPU = torch.device("cpu")
+FULL = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+BUSY = RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nFor debugging consider ...")
+
+
+def fail_in(monkeypatch, round, error):
+    """Let the local work of a round end in an error."""
+    local = PFed1BS.local
+
+    def failing(self, clients, received, cohort, batches):
+        if cohort.round == round:
+            raise error
+        return local(self, clients, received, cohort, batches)
+
+    monkeypatch.setattr(PFed1BS, "local", failing)
+
+
+def metrics(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+@pytest.mark.parametrize(("error", "said"), [(FULL, "--chunk 1"), (BUSY, "busy or unavailable")])
+def test_a_run_whose_device_fails_says_the_way_out_and_goes_on_later(tmp_path, monkeypatch, capsys, error, said):
+    flags = [*TINY, "--device", "cpu", "--rounds", "4", "--checkpoint_every", "0"]
+    assert cli.main(["run", *flags, "--out", str(tmp_path / "whole")]) == 0
+    with monkeypatch.context() as patch:
+        fail_in(patch, 2, error)
+        assert cli.main(["run", *flags, "--out", str(tmp_path / "run")]) == 1
+    told = capsys.readouterr().err
+    assert "error: round 2: " in told and said in told and "--device cpu" in told and "--resume" in told
+    assert "Traceback" not in told
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists() and len(metrics(tmp_path / "run")) == 2
+    assert cli.main(["run", *flags, "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_one_client_cannot_be_divided():
+    with pytest.raises(Failure, match="smaller batch or model"), explained(CPU, "evaluation", 1):
+        raise FULL
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), Failure("told already"), RuntimeError()])
+def test_other_errors_stay_what_they_are(error):
+    with pytest.raises(RuntimeError) as found, explained(CPU, "round 3", 20):
+        raise error
+    assert found.value is error
+
+
+def test_tf32_is_refused_where_it_means_nothing(tmp_path, capsys):
+    with pytest.raises(UserError, match="means nothing on cpu"):
+        multiply(CPU, True)
+    assert cli.main(["run", *TINY, "--device", "cpu", "--tf32", "true", "--out", str(tmp_path / "run")]) == 2
+    assert "tf32 means nothing on cpu" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_a_run_multiplies_exactly_unless_it_is_told_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert cli.main(["run", *TINY, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert json.loads((tmp_path / "run" / "env.json").read_text())["tf32"] is False
+
+
+@pytest.mark.gpu
+def test_tf32_is_recorded(tmp_path):
+    assert cli.main(["run", *TINY, "--device", "cuda", "--tf32", "true", "--out", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run" / "env.json").read_text())["tf32"] is True
+    multiply(torch.device("cuda"), False)
