@@ -163,6 +163,7 @@ def test_keys_that_a_checkpoint_need_not_agree_in_are_read_off_the_fields():
     assert set(with_role("machine")) == where and set(with_role("simulator")) == {
         "chunk",
         "checkpoint_every",
+        "tf32",
         "potential",
     }
     assert set(free()) == {*where, *with_role("simulator"), "rounds", "compare", "options"}
