@@ -1,6 +1,6 @@
 """The round loop: every message of every client is encoded, counted and decoded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from time import perf_counter
@@ -14,6 +14,8 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import (
     News,
+    agreeing,
+    differing,
     hear,
     listen,
     moved,
@@ -30,6 +32,7 @@ from pfed1bs.engine.trust import ALL, Trust, finite
 from pfed1bs.engine.workers import CPU, alone, portions, spread
 from pfed1bs.wire.messages import Message
 
+REPLICA = "the clients' states are damaged, or this device computes other bits; begin anew, or with --device cpu"
 SMALLER = "try a smaller algorithm.lr, or look at that client's data"
 
 
@@ -54,6 +57,7 @@ class Progress:
     clients: State  # (K, ...) each
     seen: Tensor  # (K,) last broadcast held by each client, -1: none
     history: dict[int, bytes] = field(default_factory=dict)  # broadcasts that somebody may still have to catch up on
+    lost: frozenset[int] = frozenset()  # clients that have said that their replica is not the server's
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class Work:
     state: State
     log: State
     messages: list[bytes]
+    differing: Mapping[int, bytes] = field(default_factory=dict)  # by client: that its replica is not the server's
 
 
 @dataclass(frozen=True)
@@ -111,10 +116,23 @@ class Turn:
     places: Tensor | None = None  # rows of `clients` that are the cohort's; None: there are all clients, row by id
 
     def __call__(self, at: Tensor) -> Work:
-        """Hear, train, speak."""
-        algorithm, some = self.algorithm, self.cohort.rows(at)
+        """Hear, train, speak; who finds that its replica is not the server's says that instead, and stays as it was."""
+        algorithm, some, news = self.algorithm, self.cohort.rows(at), [self.news[i] for i in at]
         mine = rows(self.clients, some.ids if self.places is None else self.places[at])
-        mine, received = hear(algorithm, mine, [self.news[i] for i in at])
+        mine, received = hear(algorithm, mine, news)
+        right = agreeing(algorithm, mine, news)
+        if bool(right.all()):
+            return self._work(some, mine, received)
+        wrong = some.rows(~right)
+        said = dict(zip(wrong.ids.tolist(), differing(algorithm, wrong), strict=True))
+        if not bool(right.any()):
+            return Work(some.ids[right], {}, {}, [], said)
+        work = self._work(some.rows(right), rows(mine, right.nonzero().flatten()), received)
+        return replace(work, differing=said)
+
+    def _work(self, some: Cohort, mine: State, received: Message) -> Work:
+        """What clients that have heard do and say."""
+        algorithm = self.algorithm
         batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
         mine, said = self.local(algorithm, mine, received, some, batches)
         mine, log = split_log(mine)
@@ -162,14 +180,19 @@ def simulate(
         plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
         turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
         done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
-        ids = torch.cat([part.ids for part in done])
+        differ = {client: said for part in done for client, said in part.differing.items()}
+        done = [part for part in done if len(part.ids)]
+        if not done:
+            raise Failure(f"round {t}: the replica of every client is another than the server's", REPLICA)
+        ids, asked = torch.cat([part.ids for part in done]), plan
+        plan = plan.part(ids) if differ else plan
         state = replaced(now.clients, ids, joined([part.state for part in done]))
         uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
         sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
         after, shared = conclude(algorithm, now, plan, sent, trust)
-        now = replace(after, clients=state)
-        log = {**moved(joined([part.log for part in done]), CPU), **shared}
-        bill = traffic(algorithm, plan.news, sent, plan.active)
+        now = replace(after, clients=state, lost=after.lost | differ.keys())
+        log = {**moved(joined([part.log for part in done]), CPU), **shared, **counted(differ)}
+        bill = traffic(algorithm, asked.news, [*sent, *differ.values()], asked.active)
         yield Round(t, plan.cohort, bill, sent, log, perf_counter() - began, now, data.sizes)
 
 
@@ -183,7 +206,7 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
     cohort = sample(seed, now.round, sizes, now.seen, sampled)
     active = cohort if algorithm.trains == "sampled" else everyone(cohort, sizes, now.seen)
     with alone(where(now)):
-        return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
+        return Plan(cohort, active, tell(algorithm, now.server, now.history, active, now.lost))
 
 
 def conclude(
@@ -200,7 +223,8 @@ def conclude(
         who = f"the message of client {', '.join(map(str, bad))} makes" if bad else "its messages together make"
         raise Diverged(f"round {now.round}: {who} the shared state NaN or infinite", SMALLER, bad)
     seen = now.seen.index_fill(0, plan.active.ids, now.round)
-    return Progress(now.round + 1, server, now.clients, seen, remember(algorithm, now.history, plan.news, seen)), log
+    history, lost = remember(algorithm, now.history, plan.news, seen), now.lost - {*plan.active.ids.tolist()}
+    return Progress(now.round + 1, server, now.clients, seen, history, lost), log
 
 
 def answered(
@@ -261,6 +285,11 @@ def split_log(state: State) -> tuple[State, State]:
     """The state, and apart from it what goes to the log."""
     log = {name.removeprefix("log/"): value for name, value in state.items() if name.startswith("log/")}
     return {name: value for name, value in state.items() if not name.startswith("log/")}, log
+
+
+def counted(differing: Sized) -> State:
+    """The log of clients whose replica is not the server's; nothing, if there are none."""
+    return {"differing": torch.tensor(float(len(differing)))} if differing else {}
 
 
 def joined(parts: list[State]) -> State:

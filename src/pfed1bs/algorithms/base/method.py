@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import Tensor
+
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Judged, State, model_of
 from pfed1bs.nn.descent import Descent
@@ -45,6 +47,14 @@ class Method(Algorithm):
     def snapshot(self, server: State) -> Message | None:
         """None."""
         return None
+
+    def anchor(self, round: int) -> int:
+        """The round itself."""
+        return round
+
+    def replica(self, state: State) -> Tensor | None:
+        """The clients' "theta", at the server "theta" or "w", where there are copies."""
+        return state.get("theta", state.get("w")) if self.replicates else None
 
     def known(self, state: State, kind: Kind, round: int) -> Message:
         """Nothing."""
