@@ -14,6 +14,7 @@ SEPARATOR = "\x1f"  # between the parts of a stream's name
 
 # Purposes of the portable generator, the first name after the seed (docs/wire.md).
 SIGNS, ROWS, ROTATION, TIES = range(4)
+ANCHORS = 5
 
 
 def stream(seed: int, *name: str | int) -> torch.Generator:

@@ -184,11 +184,11 @@ def remember(
     """The broadcasts that somebody may still have to catch up on: those since the anchor, and more up to a snapshot."""
     if not algorithm.replicates:
         return {}
-    told = [item for items in news for item in items]
-    fresh = {item.round: item.replaces or item.data for item in told if item.kind == "down" or item.replaces}
-    layout, anchor = algorithm.snapshot_layout, algorithm.anchor(max(fresh))
+    last = news[0][-1]
+    layout, anchor = algorithm.snapshot_layout, algorithm.anchor(last.round)
     first = min(int(seen.min()), anchor) if layout else int(seen.min())
-    history = {r: data for r, data in sorted({**history, **fresh}.items()) if r > first}
+    fresh = {**history, last.round: last.replaces or last.data}
+    history = {r: data for r, data in sorted(fresh.items()) if r > first}
     excess = sum(len(data) for r, data in history.items() if r <= anchor) - sum(c.size or 0 for c in layout.values())
     for r in [*history] if layout else []:
         if excess <= 0 or r > anchor:

@@ -104,9 +104,8 @@ class Run:
 
 def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     """The method of a run on its model, for samples of this shape."""
-    options = {key: value for key, value in config.algorithm.items() if key != "name"}
     task = Task(build(config.model.name, shape, classes), bn=config.model.bn)
-    return make(config.method, task, config.seed, **options)
+    return make(config.method, task, config.seed, **config.chosen)
 
 
 def federation(config: Config) -> Federation:
