@@ -72,5 +72,5 @@ def same(a, b):
 
 def signed(values, payload):
     """A message with the right checksum, whatever its header says: kind, layout, round, coordinates, samples."""
-    head = struct.pack("<BBHIII", 2, *values)
+    head = struct.pack("<BBHIII", 3, *values)
     return head + struct.pack("<I", zlib.crc32(head + payload)) + payload

@@ -12,6 +12,7 @@ from pfed1bs.algorithms.base.method import Method
 from pfed1bs.engine import exchange
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.exchange import (
+    agreeing,
     hear,
     listen,
     remember,
@@ -59,6 +60,9 @@ class Adder(Bare):
     def snapshot(self, server):
         return {"total": server["total"]}
 
+    def replica(self, state):
+        return state["replica"] if "replica" in state else state["total"]
+
     def local(self, clients, received, cohort, batches):
         assert received == {}
         return clients, {"number": (cohort.ids + 2).float()}
@@ -102,6 +106,7 @@ def play(algorithm, clients, participants):
         news = tell(algorithm, server, history, cohort)
         mine, received = hear(algorithm, rows(states, cohort.ids), news)
         assert all(torch.equal(replica, server["total"]) for replica in mine["replica"])
+        assert bool(agreeing(algorithm, mine, news).all())
         mine, said = algorithm.local(mine, received, cohort, None)
         states, uplinks = replaced(states, cohort.ids, mine), say(algorithm, said, cohort)
         server = algorithm.aggregate(server, listen(algorithm, uplinks, cohort), cohort)

@@ -19,7 +19,7 @@ IDENTITY = '{"batch": 8, "algorithm": {"name": "local", "lr": 0.1}, "data": {"na
 def progress(clients=3):
     server = {"w": torch.arange(5.0), "steps": torch.tensor(7), "bits": torch.tensor([1, 255], dtype=torch.uint8)}
     states = {"w": torch.arange(4.0 * clients).view(clients, 4).mT.contiguous().mT, "none": torch.zeros(clients, 0)}
-    return Progress(3, server, states, torch.arange(clients), {1: b"one", 2: b"\0\xff"})
+    return Progress(3, server, states, torch.arange(clients), {1: b"\3one", 2: b"\3\0\xff"})
 
 
 def saved(folder):

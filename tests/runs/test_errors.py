@@ -88,7 +88,7 @@ def run(*words: str) -> int:
         (
             ["--algorithm.name", "somebody:Unfinished"],
             "lacks seed, paper, personalises, trains, replicates, snapshot_layout, rests, judged_with, broadcast, "
-            "absorb, snapshot, known, aggregate, diagnose, penalties, personal",
+            "absorb, snapshot, anchor, replica, known, aggregate, diagnose, penalties, personal",
         ),
         (["--algorithm.name", "somebody:Heir"], "lacks personalises, init, broadcast, local, aggregate"),
         (["--algorithm.name", "somebody:Mine", "--algorithm.strenth", "1"], "did you mean algorithm.strength?"),

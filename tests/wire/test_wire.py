@@ -68,7 +68,7 @@ def test_the_wire_name_of_a_codec_is_its_own_word_and_not_the_name_of_its_class(
 
 
 def test_the_worked_example_of_the_document_is_its_first_message():
-    block = re.search(r"```\n(02 .*?)```", DOCUMENT.read_text(), re.DOTALL)[1]
+    block = re.search(r"```\n(03 .{2,20}version.*?)```", DOCUMENT.read_text(), re.DOTALL)[1]
     written = "".join(re.match(r"(?:[0-9a-f]{2} )*[0-9a-f]{2}", line)[0] for line in block.splitlines())
     assert written.replace(" ", "") == VECTORS["messages"][0]["hex"]
 
@@ -87,7 +87,7 @@ def test_the_header_has_twenty_bytes_and_says_what_it_was_given():
     data = encode({"a": Signs(9)}, {"a": torch.ones(9)}, kind="up", round=7, samples=300)
     header = read_header(data)
     assert HEADER.size == 20 and len(data) == 22
-    assert (header.version, header.kind, header.round, header.count, header.samples) == (2, 2, 7, 9, 300)
+    assert (header.version, header.kind, header.round, header.count, header.samples) == (3, 2, 7, 9, 300)
 
 
 def test_layouts_that_differ_in_name_order_codec_or_size_have_different_fingerprints():
@@ -217,7 +217,7 @@ def test_read_header_checks_version_and_checksum():
     data = bytes.fromhex(VECTORS["messages"][0]["hex"])
     with pytest.raises(Refused, match="too short: a message has at least 20 bytes, got 0"):
         read_header(b"")
-    with pytest.raises(Refused, match="version is 0, expected 2"):
+    with pytest.raises(Refused, match="version is 0, expected 3"):
         read_header(b"\0" + data[1:])
     with pytest.raises(Refused, match="checksum"):
         read_header(data + b"\0")

@@ -79,7 +79,8 @@ def _own(name: str) -> type[Algorithm]:
     given = {item.name for item in fields(found)}
     lacking = getattr(found, "__abstractmethods__", frozenset())  # of a class that inherits from Algorithm
     missing = [part for part in PROVIDED if part not in given]
-    missing += [part for part in CONTRACT if part not in given and (part in lacking or not hasattr(found, part))]
+    said = [part for part in CONTRACT if part not in (*given, *PROVIDED)]
+    missing += [part for part in said if part in lacking or not hasattr(found, part)]
     if missing:
         raise UserError(
             f"algorithm {name} lacks {', '.join(missing)}",

@@ -43,6 +43,11 @@ class KNNPer(Averaging):
         """As in FedAvg, on the samples that are not held out."""
         return super().local(clients, received, cohort, batches.first(1 - self.holdout))
 
+    @property
+    def rests(self) -> bool:
+        """No: judged is the shared model with the neighbours of its features."""
+        return False
+
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The averaged model with the neighbours, with them alone, without, and after fine-tuning."""
         judged = super().personal(server, clients, cohort, batches.first(1 - self.holdout))

@@ -8,13 +8,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, code, layers
 from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.options import FRACTION, NOT_NEGATIVE, at_least, option
+from pfed1bs.core.options import NOT_NEGATIVE, SHARE, at_least, option
 from pfed1bs.core.votes import sign, unpack
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, model_of, present, stack
 from pfed1bs.engine.trust import clamped
@@ -32,7 +33,7 @@ class PFed1BSDelta(Method):
     model is `ft`, the shared model after the client's local steps, or `prox`, its own model held near the shared one.
     """
 
-    ratio: float = option(0.1, "m / n: bits per weight", FRACTION)
+    ratio: float = option(0.0, "m / n: bits per weight; 0: 0.1 sqrt(S / K) (docs/delta.md)", SHARE)
     step: float = option(
         0.0, "eta_g: size of the shared step; 0: 1, or less where noise would drown it (docs/delta.md)", NOT_NEGATIVE
     )
@@ -50,6 +51,10 @@ class PFed1BSDelta(Method):
     follow: bool = option(True, "the client's own model moves with the shared one, also while the client is away")
     scales: Literal["one", "layer"] = option("one", "layer: every layer has a sketch and a scale of its own")
     feedback: bool = option(False, "both sides remember what their signs lost and add it to the next message")
+    snapshots: Literal["auto", "coded", "float32"] = option(
+        "auto", "what clients are sent that were away long; auto: coded, 4 bits a weight, where that happens often"
+    )
+    share: float = option(0.0, "S / K, from which `ratio` and `snapshots` follow; 0: that of the run, or 1", SHARE)
 
     paper: ClassVar[str] = "this project, docs/delta.md"
     personalises: ClassVar[bool] = True
@@ -71,14 +76,24 @@ class PFed1BSDelta(Method):
         """Weights that share a scale."""
         return (self.task.n,) if self.scales == "one" else layers(self.task)
 
+    @property
+    def density(self) -> float:
+        """Bits per weight, m / n."""
+        return self.ratio or advised(self.share or 1.0)
+
+    @property
+    def anchors(self) -> Anchors | None:
+        """The rounds at which everybody rounds theta; None: there are none, and snapshots are in float32."""
+        return anchored(self.task, self.seed, self.down, self.share or 1.0, self.snapshots)
+
     def code(self, round: int) -> Code:
         """Phi_t and R_t of a round."""
-        return code(self.sizes, self.ratio, self.seed, round)
+        return code(self.sizes, self.density, self.seed, round)
 
     @property
     def m(self) -> int:
         """Bits of a message."""
-        return sum(bits(self.sizes, self.ratio))
+        return sum(bits(self.sizes, self.density))
 
     @property
     def down(self) -> Layout:
@@ -98,8 +113,12 @@ class PFed1BSDelta(Method):
 
     @property
     def snapshot_layout(self) -> Layout:
-        """The shared model."""
-        return {"theta": Floats((self.task.n,))}
+        """The shared model, or its code at the last anchor."""
+        return layout(self.task.n) if self.anchors else {"theta": Floats((self.task.n,))}
+
+    def anchor(self, round: int) -> int:
+        """The last anchor; without any, the round itself."""
+        return self.anchors.last(round) if self.anchors else round
 
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
@@ -108,6 +127,7 @@ class PFed1BSDelta(Method):
             raise UserError(f"steps are sent in float32, but this model is {theta.dtype}", "give Task module.float()")
         signs = torch.zeros(fields["signs"].size or 0, dtype=torch.uint8)
         server = {"theta": theta, "signs": signs, "scale": torch.zeros(fields["scale"].shape)}
+        server |= self.anchors.first() if self.anchors else {}
         states = self.first(theta, clients)
         if self.feedback:
             server["error"], states["error"] = torch.zeros_like(theta), torch.zeros_like(states["w"])
@@ -124,17 +144,19 @@ class PFed1BSDelta(Method):
         return {name: server[name] for name in self.down} if cohort.round else {}
 
     def snapshot(self, server: State) -> Message:
-        """The shared model."""
-        return {"theta": server["theta"]}
+        """The shared model, or its code at the last anchor."""
+        return {name: server[name] for name in self.snapshot_layout}
 
     def absorb(self, clients: State, received: Message, round: int) -> State:
-        """Move the replica by the step of the round before; a snapshot replaces it."""
-        if "theta" in received:
-            theta = stack(received["theta"], len(clients["w"])).clone()
+        """Move the replica by the step of the round before, and round it at an anchor; a snapshot replaces it."""
+        anchors, theta, step = self.anchors, clients["theta"], next(iter(self.down)) in received
+        if step:
+            theta = theta + self.heard(received, round - 1)
         else:
-            theta = clients["theta"] + self.heard(received, round - 1)
+            theta = stack(anchors.value(received, round) if anchors else received["theta"], len(theta)).clone()
         own = self.keeping.followed(clients, theta - clients["theta"]) if self.follow else {}
-        return {**clients, "theta": theta, **own}
+        settled = anchors.settled(theta, round) if anchors and step else theta
+        return {**clients, "theta": settled, **own}
 
     def heard(self, said: Message, round: int) -> Tensor:
         """How the server's answer of a round moves the shared model."""
@@ -181,11 +203,13 @@ class PFed1BSDelta(Method):
         shift = self.step_of(v, eta * s, cohort.round)
         said = {"signs": Signs(m).pack(v), "scale": eta * s, **present(error=memory)}
         logged = {"log/shift": shift.norm(), "log/step": torch.tensor(eta), "log/clamped": cut}
-        return {"theta": server["theta"] + shift, **said, **logged}
+        theta, anchors = server["theta"] + shift, self.anchors
+        held = anchors.kept(server, theta, cohort.round + 1) if anchors else {"theta": theta}
+        return {**held, **said, **logged}
 
     def size(self, cohort: Cohort) -> float:
         """eta_g of a round: by default 1, unless the noise of a step would be more than NOISE updates of a client."""
-        noise = (pi / 2) * float(cohort.weights.square().sum() / self.ratio) ** 0.5  # of a step of 1, in updates
+        noise = (pi / 2) * float(cohort.weights.square().sum() / self.density) ** 0.5  # of a step of 1, in updates
         return (self.step or (1.0 if self.feedback else min(1.0, NOISE / noise))) / (1 + self.decay * cohort.round)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:

@@ -14,7 +14,7 @@ from pfed1bs.cli.words import JSON, RESUME, arguments, ready, split
 from pfed1bs.core import gpu
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
-from pfed1bs.facts import capabilities, costs
+from pfed1bs.facts import capabilities, costs, steady
 from pfed1bs.runs import flags
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import environment
@@ -64,15 +64,17 @@ def list_command(words: list[str]) -> None:
 def costs_command(words: list[str]) -> None:
     """`pfed1bs costs`: the paper's cost column beside ours."""
     own = arguments("costs", words)
-    cells = costs.paper_table()
+    cells, rows = costs.paper_table(), steady.table()
     if own.json:
-        terminal.print_json([vars(cell) for cell in cells])
+        terminal.print_json({"paper": [vars(cell) for cell in cells], "steady": [row.facts for row in rows]})
         return
     lines = [
         (cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed") for cell in cells
     ]
     heads = ("method", "data", "printed", "ours", "verdict")
     terminal.show_table("MiB per round, 20 clients: the paper's table recomputed", heads, lines, [False] * 5)
+    title = f"pfed1bs-delta, {rows[0].weights:,} weights: bytes of a client in a round, after many rounds"
+    terminal.show_table(title, steady.COLUMNS, steady.lines(rows), [True] * len(steady.COLUMNS))
 
 
 def flower_command(words: list[str]) -> None:

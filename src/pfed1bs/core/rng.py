@@ -13,7 +13,7 @@ MASK = (1 << 64) - 1
 SEPARATOR = "\x1f"  # between the parts of a stream's name
 
 # Purposes of the portable generator, the first name after the seed (docs/wire.md).
-SIGNS, ROWS, ROTATION, TIES, LAYERS = range(5)
+SIGNS, ROWS, ROTATION, TIES, LAYERS, ANCHORS = range(6)
 
 
 def stream(seed: int, *name: str | int) -> torch.Generator:

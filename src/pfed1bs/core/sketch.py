@@ -171,9 +171,13 @@ class Rotation:
         """The inverse, which is the transpose."""
         return self._blocks(r) * self.signs.to(r)
 
+    @property
+    def sizes(self) -> list[int]:
+        """Lengths of the blocks."""
+        return [1 << i for i in reversed(range(self.m.bit_length())) if self.m >> i & 1]
+
     def _blocks(self, x: Tensor) -> Tensor:
-        sizes = [1 << i for i in reversed(range(self.m.bit_length())) if self.m >> i & 1]
-        return torch.cat([hadamard(part.contiguous()) for part in torch.split(x, sizes, -1)], -1)
+        return torch.cat([hadamard(part.contiguous()) for part in torch.split(x, self.sizes, -1)], -1)
 
 
 def srht(n: int, m: int, seed: int, round: int = 0, use_D: bool = True) -> SRHT:  # noqa: N803 (the paper's letter)

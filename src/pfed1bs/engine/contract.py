@@ -99,6 +99,11 @@ class Algorithm(Protocol):
 
     @property
     @abstractmethod
+    def seed(self) -> int:
+        """What everything random of the method comes from, at every party."""
+
+    @property
+    @abstractmethod
     def paper(self) -> str:
         """Where the method comes from."""
 
@@ -167,6 +172,17 @@ class Algorithm(Protocol):
     @abstractmethod
     def snapshot(self, server: State) -> Message | None:
         """The fields of `snapshot_layout`; None where there are none."""
+
+    @abstractmethod
+    def anchor(self, round: int) -> int:
+        """The broadcast that the snapshot of a round stands for, with all before it; those after it are sent too."""
+
+    @abstractmethod
+    def replica(self, state: State) -> Tensor | None:
+        """The weights that both sides hold after the same broadcasts: (n,) of the server, (S, n) of clients.
+
+        They are compared by a checksum in every broadcast. None: nothing is compared.
+        """
 
     @abstractmethod
     def known(self, state: State, kind: Kind, round: int) -> Message:

@@ -1,16 +1,17 @@
 """Who is told what, and who hears it: the same for the simulator and for real networks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
+from pfed1bs.engine.replicas import checksum, checksums
 from pfed1bs.engine.workers import ahead
 from pfed1bs.wire.codecs import Differences, Signs
-from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode, fixed_size
+from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode, fixed_size, read_header
 
 PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
 LONG = 1 << 22  # bytes of a message from which it pays to wake other threads
@@ -27,66 +28,71 @@ class News:
     replaces: bytes = b""  # of a snapshot: the broadcast it stands for, which later clients may still need
 
 
-def tell(algorithm: Algorithm, server: State, history: Mapping[int, bytes], cohort: Cohort) -> list[list[News]]:
+def tell(
+    algorithm: Algorithm, server: State, history: Mapping[int, bytes], cohort: Cohort, lost: Container[int] = ()
+) -> list[list[News]]:
     """What each client of the round has to be sent: the broadcast, and before it what it has missed.
 
-    A method whose broadcasts build on each other may send its snapshot instead of all of them, if that is shorter. One
-    that says what is `known` sends the difference to those who heard the last broadcast, and the whole to the others.
+    A method whose broadcasts build on each other may send its snapshot instead of all of them, if that is shorter, and
+    does to clients that have `lost` their replica. One that says what is `known` sends the difference to those who
+    heard the last broadcast, and the whole to the others.
     """
     if not algorithm.down:
         return [[] for _ in cohort.ids]
     current = _broadcasts(algorithm, server, cohort, {})
-    if not algorithm.replicates:
-        known = algorithm.known(server, "down", cohort.round)
-        difference = _broadcasts(algorithm, server, cohort, known) if known else current
-        forms = [difference if seen == cohort.round - 1 else current for seen in cohort.seen.tolist()]
-        return [[form[i % len(form)]] for i, form in enumerate(forms)]
-    assert len(current) == 1, "a replica is built from broadcasts that are the same for all"
-    layout, short = algorithm.snapshot_layout, None
-    if layout and cohort.round:
-        short = _Snapshot(algorithm, server, cohort.round, current[0].data)
+    if algorithm.replicates:
+        assert len(current) == 1, "a replica is built from broadcasts that are the same for all"
+        return _moves(algorithm, server, history, cohort, current[0], lost)
+    known = algorithm.known(server, "down", cohort.round)
+    difference = _broadcasts(algorithm, server, cohort, known) if known else current
+    forms = [difference if seen == cohort.round - 1 else current for seen in cohort.seen.tolist()]
+    return [[form[i % len(form)]] for i, form in enumerate(forms)]
+
+
+def _moves(
+    algorithm: Algorithm,
+    server: State,
+    history: Mapping[int, bytes],
+    cohort: Cohort,
+    current: News,
+    lost: Container[int],
+) -> list[list[News]]:
+    """All broadcasts that each client has missed, or the snapshot and those after its anchor."""
+    trail = [*(News("down", r, data) for r, data in sorted(history.items())), current]
+    length = [*accumulate((len(item.data) for item in reversed(trail)), initial=0)]  # of the last 0, 1, 2, ... of them
+    layout, short = algorithm.snapshot_layout if cohort.round else {}, list[News]()
+    since = cohort.round - algorithm.anchor(cohort.round)
+    least = (fixed_size(layout) or 0) + length[since]
     news = []
-    for seen in cohort.seen.tolist():
-        missed = range(seen + 1, cohort.round)
-        full = [News("down", r, history[r]) for r in missed if r in history] + current
-        complete = len(full) == len(missed) + 1
-        if short is not None and (not complete or short.size < sum(len(item.data) for item in full)):
-            full = [short.news]
-        assert complete or short is not None, "history was cut although there is no snapshot"
-        news.append(full)
+    for client, seen in zip(cohort.ids.tolist(), cohort.seen.tolist(), strict=True):
+        missed = cohort.round - seen
+        whole = missed < len(length)
+        if layout and (client in lost or not whole or least < length[missed]):
+            short = short or [_snapshot(algorithm, server, cohort.round, current), *trail[len(trail) - since :]]
+            news.append(short)
+            continue
+        assert whole, "history was cut although there is no snapshot"
+        news.append(trail[len(trail) - missed :])
     return news
 
 
-@dataclass(frozen=True)
-class _Snapshot:
-    """The snapshot of a round, which is encoded when it is needed."""
-
-    algorithm: Algorithm
-    server: State
-    round: int
-    replaces: bytes
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes of it."""
-        return fixed_size(self.algorithm.snapshot_layout) or len(self.news.data)
-
-    @cached_property
-    def news(self) -> News:
-        message = self.algorithm.snapshot(self.server) or {}
-        data = encode(self.algorithm.snapshot_layout, message, kind="snapshot", round=self.round)
-        return News("snapshot", self.round, data, replaces=self.replaces)
+def _snapshot(algorithm: Algorithm, server: State, round: int, current: News) -> News:
+    check, message, at = checksum(algorithm, server), algorithm.snapshot(server) or {}, algorithm.anchor(round)
+    data = encode(algorithm.snapshot_layout, message, kind="snapshot", round=at, samples=check)
+    return News("snapshot", at, data, replaces=current.data if at == round else b"")
 
 
 def _broadcasts(algorithm: Algorithm, server: State, cohort: Cohort, known: Message) -> list[News]:
     """The encoded broadcast: one for all, or one for each client if a field has a leading client axis."""
-    message = algorithm.broadcast(server, cohort)
+    message, check = algorithm.broadcast(server, cohort), checksum(algorithm, server)
     own = [name for name, field in message.items() if field.dim() > len(algorithm.down[name].shape)]
     parts = [
         {name: field[i] if name in own else field for name, field in message.items()}
         for i in range(len(cohort.ids) if own else 1)
     ]
-    encoded = (encode(algorithm.down, part, kind="down", round=cohort.round, known=known) for part in parts)
+    encoded = (
+        encode(algorithm.down, part, kind="down", round=cohort.round, samples=check, known=known) for part in parts
+    )
     return [News("down", cohort.round, data) for data in encoded]
 
 
@@ -111,6 +117,27 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
             at = torch.tensor([i for i, items in enumerate(news) if item in items])
             clients = replaced(clients, at, algorithm.absorb(rows(clients, at), moved(message, device), item.round))
     return clients, {}
+
+
+def agreeing(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> Tensor:
+    """(S,) true for the clients whose replica, after their news, is the one that the server has.
+
+    A device may round products otherwise than the server's processor. Copies on it that are all the same, and another
+    than the server's, are a matter of the device and no mistake of a client.
+    """
+    held = checksums(algorithm, clients)
+    if not held:
+        return torch.ones(len(news), dtype=torch.bool)
+    last = {items[-1] for items in news}
+    said = {item: read_header(item.data).samples for item in last}
+    if next(iter(clients.values())).is_cuda and len({*held}) == 1:
+        return torch.ones(len(news), dtype=torch.bool)
+    return torch.tensor([said[items[-1]] == own for items, own in zip(news, held, strict=True)])
+
+
+def differing(algorithm: Algorithm, cohort: Cohort) -> list[bytes]:
+    """What clients say whose replica is not the server's, instead of an answer: an empty message."""
+    return say(algorithm, {}, cohort)
 
 
 def _decoded(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> list[Message]:
@@ -185,16 +212,19 @@ def watched(algorithm: Algorithm, server: State, messages: Iterable[Message], fo
 def remember(
     algorithm: Algorithm, history: Mapping[int, bytes], news: list[list[News]], seen: Tensor
 ) -> dict[int, bytes]:
-    """The broadcasts that somebody may still have to catch up on, no more of them than a snapshot is long."""
+    """The broadcasts that somebody may still have to catch up on: those since the anchor, and more up to a snapshot."""
     if not algorithm.replicates:
         return {}
-    fresh = {item.round: item.replaces or item.data for items in news for item in items}
-    history = {r: data for r, data in sorted({**history, **fresh}.items()) if r > int(seen.min())}
-    layout = algorithm.snapshot_layout
-    if layout:
-        limit = sum(codec.size or 0 for codec in layout.values())
-        while history and sum(map(len, history.values())) > limit:
-            history.pop(min(history))
+    last = news[0][-1]
+    layout, anchor = algorithm.snapshot_layout, algorithm.anchor(last.round)
+    first = min(int(seen.min()), anchor) if layout else int(seen.min())
+    fresh = {**history, last.round: last.replaces or last.data}
+    history = {r: data for r, data in sorted(fresh.items()) if r > first}
+    excess = sum(len(data) for r, data in history.items() if r <= anchor) - sum(c.size or 0 for c in layout.values())
+    for r in [*history] if layout else []:
+        if excess <= 0 or r > anchor:
+            break
+        excess -= len(history.pop(r))
     return history
 
 

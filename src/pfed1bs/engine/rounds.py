@@ -1,7 +1,7 @@
 """The round loop: every message of every client is encoded, counted and decoded."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from time import perf_counter
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core import gpu
-from pfed1bs.core.errors import UserError
+from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.failing import explained
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
@@ -24,6 +24,8 @@ from pfed1bs.engine.trust import ALL, Trust, finite
 from pfed1bs.engine.turns import SMALLER, Diverged, Turn, split_log
 from pfed1bs.engine.workers import CPU, alone, portions, spread
 from pfed1bs.wire.messages import Message
+
+REPLICA = "the clients' states are damaged, or this device computes other bits; begin anew, or with --device cpu"
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Progress:
     clients: State  # (K, ...) each
     seen: Tensor  # (K,) last broadcast held by each client, -1: none
     history: dict[int, bytes] = field(default_factory=dict)  # broadcasts that somebody may still have to catch up on
+    lost: frozenset[int] = frozenset()  # clients that have said that their replica is not the server's
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,19 @@ def _round(
         following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled)
         turn = replace(turn, later=working(algorithm, following, data.sizes, now.seen))
     done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
-    ids = torch.cat([part.ids for part in done])
+    differ = {client: said for part in done for client, said in part.differing.items()}
+    done = [part for part in done if len(part.ids)]
+    if not done:
+        raise Failure(f"round {t}: the replica of every client is another than the server's", REPLICA)
+    ids, asked = torch.cat([part.ids for part in done]), plan
+    plan = plan.part(ids) if differ else plan
     state = replaced(now.clients, ids, joined([part.state for part in done]))
     uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
     sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
     after, shared = conclude(algorithm, now, plan, sent, trust)
-    log = {**moved(joined([part.log for part in done]), CPU), **shared}
-    bill = traffic(algorithm, plan.news, sent, plan.active)
-    after = replace(after, clients=state)
+    log = {**moved(joined([part.log for part in done]), CPU), **shared, **counted(differ)}
+    bill = traffic(algorithm, asked.news, [*sent, *differ.values()], asked.active)
+    after = replace(after, clients=state, lost=after.lost | differ.keys())
     seconds = perf_counter() - began
     return Round(t, plan.cohort, bill, sent, log, seconds, after, data.sizes, last=over(after.clients))
 
@@ -144,7 +152,7 @@ def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampl
     cohort = sample(seed, now.round, sizes, now.seen, sampled)
     active = working(algorithm, cohort, sizes, now.seen)
     with alone(where(now), numbers(now)):
-        return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
+        return Plan(cohort, active, tell(algorithm, now.server, now.history, active, now.lost))
 
 
 def conclude(
@@ -161,7 +169,8 @@ def conclude(
         who = f"the message of client {', '.join(map(str, bad))} makes" if bad else "its messages together make"
         raise Diverged(f"round {now.round}: {who} the shared state NaN or infinite", SMALLER, bad)
     seen = now.seen.index_fill(0, plan.active.ids, now.round)
-    return Progress(now.round + 1, server, now.clients, seen, remember(algorithm, now.history, plan.news, seen)), log
+    history, lost = remember(algorithm, now.history, plan.news, seen), now.lost - {*plan.active.ids.tolist()}
+    return Progress(now.round + 1, server, now.clients, seen, history, lost), log
 
 
 def answered(
@@ -226,6 +235,11 @@ def working(algorithm: Algorithm, cohort: Cohort, sizes: Tensor, seen: Tensor) -
     if algorithm.trains == "sampled":
         return cohort
     return Cohort(cohort.seed, cohort.round, torch.arange(len(sizes)), sizes.cpu(), seen)
+
+
+def counted(differing: Sized) -> State:
+    """The log of clients whose replica is not the server's; nothing, if there are none."""
+    return {"differing": torch.tensor(float(len(differing)))} if differing else {}
 
 
 def joined(parts: list[State]) -> State:

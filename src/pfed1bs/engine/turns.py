@@ -1,6 +1,7 @@
 """A round as its clients see it: hear, train, speak."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -8,8 +9,9 @@ from torch import Tensor
 from pfed1bs.core.errors import Failure
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import News, hear, rows, say
+from pfed1bs.engine.exchange import News, agreeing, differing, hear, rows, say
 from pfed1bs.engine.recorder import Recorder
+from pfed1bs.wire.messages import Message
 
 SMALLER = "try a smaller algorithm.lr, or look at that client's data"
 
@@ -22,6 +24,7 @@ class Work:
     state: State
     log: State
     messages: list[bytes]
+    differing: Mapping[int, bytes] = field(default_factory=dict)  # by client: that its replica is not the server's
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,23 @@ class Turn:
     later: Cohort | None = None  # of the next round, whose batches are drawn while the device still computes
 
     def __call__(self, at: Tensor) -> Work:
-        """Hear, train, speak."""
-        algorithm, some = self.algorithm, self.cohort.rows(at)
+        """Hear, train, speak; who finds that its replica is not the server's says that instead, and stays as it was."""
+        algorithm, some, news = self.algorithm, self.cohort.rows(at), [self.news[i] for i in at]
         mine = rows(self.clients, some.ids if self.places is None else self.places[at])
-        mine, received = hear(algorithm, mine, [self.news[i] for i in at])
+        mine, received = hear(algorithm, mine, news)
+        right = agreeing(algorithm, mine, news)
+        if bool(right.all()):
+            return self._work(at, some, mine, received)
+        wrong = some.rows(~right)
+        said = dict(zip(wrong.ids.tolist(), differing(algorithm, wrong), strict=True))
+        if not bool(right.any()):
+            return Work(some.ids[right], {}, {}, [], said)
+        work = self._work(at[right], some.rows(right), rows(mine, right.nonzero().flatten()), received)
+        return replace(work, differing=said)
+
+    def _work(self, at: Tensor, some: Cohort, mine: State, received: Message) -> Work:
+        """What clients that have heard do and say."""
+        algorithm = self.algorithm
         batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
         mine, said = self.local(algorithm, mine, received, some, batches)
         if self.later is not None:

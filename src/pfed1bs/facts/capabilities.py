@@ -90,8 +90,7 @@ def table(config: Config) -> list[Profile]:
     task = Task(build(config.model.name, dataset.shape, dataset.num_classes), bn=config.model.bn)
     rule, _, number = config.data.partition.partition(":")
     own = int(number) if rule == "labels" else dataset.num_classes
-    chosen = {key: value for key, value in config.algorithm.items() if key != "name"}
-    return rows(task, own, {**config.options, config.method: chosen})
+    return rows(task, own, {**config.options, config.method: config.chosen})
 
 
 def rows(task: Task, own: int, options: dict[str, Options] | None = None) -> list[Profile]:

@@ -10,7 +10,7 @@ import torch
 from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import News, hear, moved, rows
+from pfed1bs.engine.exchange import News, agreeing, hear, moved, rows
 from pfed1bs.engine.rounds import choose
 from pfed1bs.engine.scores import score
 from pfed1bs.engine.turns import Turn
@@ -113,6 +113,8 @@ class Client:
         size = (self.config.steps, self.config.batch)
         only = torch.tensor([0])  # the one row of its state
         work = Turn(self.algorithm, self.data, state, [news], self.cohort(base, round), *size, places=only)(only)
+        if work.differing:  # nothing is kept; the server sends the snapshot next
+            return {"up": work.differing[self.partition]}
         before = {base: {name: value.clone() for name, value in state.items()}} if base >= 0 else {}
         shelf.put({**before, round: work.state})
         log: dict[str, Value] = {f"log/{name}": [float(value.double().mean())] for name, value in work.log.items()}
@@ -124,7 +126,10 @@ class Client:
         sent, at = messages(content, "news"), torch.tensor([self.partition])
         later = state  # after the news, which show what the shared model is now; judged is what the client has
         if self.algorithm.judged_with == "replica":
-            later, _ = hear(self.algorithm, state, [checked(self.algorithm, sent, base, round)])
+            news = [checked(self.algorithm, sent, base, round)]
+            later, _ = hear(self.algorithm, state, news)
+            if not bool(agreeing(self.algorithm, later, news)):
+                raise ValueError("its replica is not the server's")
         size = (self.config.seed_of("batches"), self.config.steps, self.config.batch)
         models = self.algorithm.personal(
             moved(shared(self.algorithm, later, sent, round), choose(self.config.device)),
@@ -158,7 +163,9 @@ def checked(algorithm: Algorithm, sent: Sequence[bytes], base: int, round: int) 
     found = [(kinds.get(header.kind), header.round) for header in headers]
     first = base + 1 if algorithm.replicates else round
     whole = algorithm.down and found == [("down", first + i) for i in range(len(found))] and len(found) > round - first
-    short = algorithm.replicates and found == [("snapshot", round)]
+    anchor = algorithm.anchor(round)
+    late = [("snapshot", anchor), *(("down", r) for r in range(anchor + 1, round + 1))]
+    short = algorithm.replicates and found == late
     if not (whole or short or (not algorithm.down and not found)):
         raise ValueError(f"on the state of round {base}, round {round} has other news than {found}")
     return [News(kinds[header.kind], header.round, data) for header, data in zip(headers, sent, strict=True)]

@@ -18,7 +18,8 @@ def needed(algorithm: Algorithm, now: Progress, cohort: Cohort) -> list[list[byt
     if algorithm.judged_with == "nothing":
         return [[] for _ in cohort.ids]
     if algorithm.judged_with == "replica":
-        return [[item.data for item in items] for items in tell(algorithm, now.server, now.history, cohort)]
+        told = tell(algorithm, now.server, now.history, cohort, now.lost)
+        return [[item.data for item in items] for items in told]
     layout = _layout(now.server)
     message = {name: now.server[name] for name in layout}
     return [[encode(layout, message, kind="snapshot", round=now.round)] for _ in cohort.ids]

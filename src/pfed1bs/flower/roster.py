@@ -29,6 +29,7 @@ class Roster:
     event: Callable[[str], None]
     members: dict[int, Member] = field(default_factory=dict)  # by client
     pins: dict[int, int] | None = None  # by client: the only node that may speak for it; None: any may
+    lost: set[int] = field(default_factory=set)  # clients that have said that their replica is not the server's
     refused: set[int] = field(default_factory=set)  # nodes that introduced themselves wrongly, or not at all
 
     tickets: list[Ticket] = field(default_factory=list)  # questions to new nodes
@@ -114,4 +115,4 @@ class Roster:
             older = [round for round in member.held if 0 <= round < last]
             seen[client] = max(older, default=-1)
             self.event(f"client {client} has lost the state of round {last}; it goes on from {int(seen[client])}")
-        return replace(now, seen=seen)
+        return replace(now, seen=seen, lost=now.lost | self.lost)

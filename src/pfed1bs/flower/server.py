@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.ledger import traffic
-from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, joined, prepare
+from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, joined, prepare
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.trust import finite
 from pfed1bs.engine.turns import Diverged
@@ -54,6 +54,7 @@ class Server:
 
     roster: Roster = field(init=False)
     resting: set[int] = field(init=False, default_factory=set)  # clients whose own models are at rest, as they say
+    differing: list[bytes] = field(init=False, default_factory=list)  # who has another replica says so in a round
 
     def __post_init__(self) -> None:
         """Nobody is known yet."""
@@ -73,6 +74,7 @@ class Server:
     def round(self, now: Progress, wanted: int) -> Round:
         """One round, repeated until enough clients have answered; waits a while for `wanted` clients to be there."""
         began, answers, asked = perf_counter(), dict[int, Answer](), list[Plan]()
+        self.differing.clear()
         for attempt in range(1, self.rules.attempts + 1):
             here = self._present(wanted)
             now = self.roster.reconciled(now)
@@ -124,6 +126,7 @@ class Server:
                     raise ValueError("it has answered already")
                 valid[client] = self._answer(now, client, reply, client in sampled)
                 self.roster.note(client, None)
+                self.roster.lost.discard(client)
             except ValueError as error:
                 self.event(f"round {now.round}: client {client} is not counted: {error}")
         return valid
@@ -164,6 +167,10 @@ class Server:
             return Answer(b"", samples, self._log(content), b"")
         known = self.algorithm.known(now.server, "up", now.round)
         message = decode(self.algorithm.up, up, kind="up", round=now.round, samples=samples, known=known, packed=True)
+        if not message and self.algorithm.replicates:
+            self.roster.lost.add(client)
+            self.differing.append(up)
+            raise ValueError("its replica is not the server's; it is sent the snapshot next")
         if not message:
             raise ValueError("its message is empty")
         small = sum(field.nbytes for field in message.values() if field.dtype != torch.uint8) <= ROOM * len(up)
@@ -196,15 +203,15 @@ class Server:
             now.round,
             *(torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen")),
         )
+        after, extra = replace(after, lost=after.lost | self.roster.lost), counted(self.differing)
         logs = [answers[client].log for client in sorted(answers)]
         common = {*logs[0]}.intersection(*logs)
         log = joined([{name: one[name] for name in sorted(common)} for one in logs])
-        bill = traffic(self.algorithm, news, sent, everyone)
+        bill = traffic(self.algorithm, news, [*sent, *self.differing], everyone)
         self.resting |= {client for client, answer in answers.items() if float(answer.log.get("rest", 0.0)) == 1}
         last = len(self.resting) == self.config.clients
-        return Round(
-            now.round, part.cohort, bill, sent, {**log, **shared}, seconds, after, self.roster.sizes, last=last
-        )
+        log |= {**shared, **extra}
+        return Round(now.round, part.cohort, bill, sent, log, seconds, after, self.roster.sizes, last=last)
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
         """The connected clients, and how good their models are on their own test samples."""

@@ -14,8 +14,10 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.engine.contract import State
 from pfed1bs.engine.rounds import Progress
+from pfed1bs.wire.messages import VERSION
 
 FORMAT = "2"  # 2: with a checksum
+ANEW = "finish it with the release that began it, or begin anew in another folder"
 ELSEWHERE = "restore it from a copy, or begin anew in another folder"
 
 
@@ -28,6 +30,7 @@ def save(path: Path, progress: Progress, identity: str) -> None:
             f"history/{r}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for r, data in progress.history.items()
         },
         "seen": progress.seen,
+        **({"lost": torch.tensor(sorted(progress.lost))} if progress.lost else {}),
     }
     write(path, tensors, {"round": str(progress.round), "identity": identity})
 
@@ -42,7 +45,10 @@ def load(path: Path, identity: str) -> Progress:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
     history = {int(r): value.numpy().tobytes() for r, value in part("history/").items()}
-    return Progress(int(metadata["round"]), part("server/"), part("clients/"), tensors["seen"], history)
+    for version in {data[0] for data in history.values()} - {VERSION}:
+        raise UserError(f"{path} holds broadcasts of version {version}, this release sends version {VERSION}", ANEW)
+    lost = frozenset(tensors["lost"].tolist() if "lost" in tensors else ())
+    return Progress(int(metadata["round"]), part("server/"), part("clients/"), tensors["seen"], history, lost)
 
 
 def write(path: Path, tensors: State, metadata: dict[str, str]) -> None:

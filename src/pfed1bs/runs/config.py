@@ -101,6 +101,17 @@ class Config:
         return self.seed if own is None else own
 
     @property
+    def share(self) -> float:
+        """S / K, the share of the clients that take part in a round."""
+        return (self.sampled or self.clients) / self.clients
+
+    @property
+    def chosen(self) -> Options:
+        """The options of the method, which is told S / K if it asks for it."""
+        options = {key: value for key, value in self.algorithm.items() if key != "name"}
+        return {**options, "share": options["share"] or self.share} if "share" in options else options
+
+    @property
     def trust(self) -> Trust:
         """What the server believes of its clients' numbers."""
         return Trust(self.max_weight, self.max_norm)

@@ -111,9 +111,8 @@ class Run:
 
 def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     """The method of a run on its model, for samples of this shape."""
-    options = {key: value for key, value in config.algorithm.items() if key != "name"}
     task = Task(build(config.model.name, shape, classes), bn=config.model.bn)
-    return resting(make(config.method, task, config.seed_of("init"), **options), config.rest)
+    return resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
 
 
 def federation(config: Config) -> Federation:

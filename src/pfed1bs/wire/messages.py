@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pfed1bs.core.checks import crc32, opened, sealed
 
-VERSION = 2
+VERSION = 3
 HEADER = struct.Struct("<BBHIIII")  # version, kind, layout, round, coordinates, samples, CRC-32 of all the rest
 U32_BYTES = struct.Struct("<I")  # the checksum, and the length before a field of varying size that is not the last
 Kind = Literal["down", "up", "snapshot"]
@@ -66,7 +66,7 @@ class Header:
     layout: int
     round: int
     count: int
-    samples: int
+    samples: int  # of a client; in a message of the server the checksum of the replica it leads to
     crc: int  # over all bytes but these four
 
 
@@ -116,7 +116,10 @@ def encode(
     samples: int = 0,
     known: Mapping[str, Tensor] | None = None,
 ) -> bytes:
-    """Header and payload of one message; an empty message is a header alone."""
+    """Header and payload of one message; an empty message is a header alone.
+
+    `samples` is what the sender claims: a client its training samples, a server the checksum of its replica.
+    """
     if message and list(message) != list(layout):
         raise ValueError(f"the fields must be {list(layout)} in that order (or none), got {list(message)}")
     facts = _facts(layout)

@@ -57,6 +57,14 @@ class Method(Algorithm):
         """None."""
         return None
 
+    def anchor(self, round: int) -> int:
+        """The round itself."""
+        return round
+
+    def replica(self, state: State) -> Tensor | None:
+        """The clients' "theta", at the server "theta" or "w", where there are copies."""
+        return state.get("theta", state.get("w")) if self.replicates else None
+
     def known(self, state: State, kind: Kind, round: int) -> Message:
         """Nothing."""
         return {}

@@ -1,0 +1,33 @@
+"""Whether copies of the shared weights are still copies: 32 bits of checksum, in every broadcast."""
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from pfed1bs.engine.contract import Algorithm, State
+
+WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a number: what shows all its bits
+
+
+def checksum(algorithm: Algorithm, server: State) -> int:
+    """The checksum of the server's replica, which its next message leads to; 0 for a method without one."""
+    held = algorithm.replica(server) if algorithm.replicates else None
+    return 0 if held is None else _crc(algorithm.seed, held)
+
+
+def checksums(algorithm: Algorithm, clients: State) -> list[int]:
+    """The checksums of clients' replicas; none for a method without them."""
+    held = algorithm.replica(clients) if algorithm.replicates else None
+    if held is None or not len(held):
+        return []
+    first, bits = _crc(algorithm.seed, held[0]), held.contiguous().view(WHOLE[held.element_size()])
+    same = (bits == bits[0]).all(1).tolist()  # where they are, which is faster than a checksum
+    return [first if equal else _crc(algorithm.seed, row) for equal, row in zip(same, held, strict=True)]
+
+
+def _crc(seed: int, replica: Tensor) -> int:
+    """CRC-32 of the seed in 8 bytes and the weights, little-endian: another seed has other projections, too."""
+    values = replica.detach().cpu().contiguous().numpy()
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return zlib.crc32(little.data, zlib.crc32(seed.to_bytes(8, "little")))

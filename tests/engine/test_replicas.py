@@ -1,0 +1,154 @@
+"""Replicas are compared by a checksum in every broadcast, and one that differs is replaced by the snapshot."""
+
+import zlib
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from messages import VECTORS
+from pfed1bs.algorithms import REGISTRY, algorithm_class, make
+from pfed1bs.core.errors import Failure, UserError
+from pfed1bs.data import federate, load
+from pfed1bs.engine.exchange import hear, tell
+from pfed1bs.engine.replicas import checksum, checksums
+from pfed1bs.engine.rounds import Schedule, begin, prepare, simulate
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
+from pfed1bs.runs import checkpoint
+from pfed1bs.wire.messages import HEADER, read_header
+from promise import assert_same
+
+DATA = federate(load("digits"), 4, "iid", cap=20)
+TASK = Task(build("mlp", DATA.shape, DATA.num_classes))
+KEEPERS = [name for name in REGISTRY if algorithm_class(name).replicates]
+keepers = pytest.mark.parametrize("name", KEEPERS)
+SIZE = Schedule(rounds=6, steps=1, batch=4)
+
+
+def bare(seed, name="theta"):
+    return SimpleNamespace(replicates=True, seed=seed, replica=lambda state: state[name])
+
+
+def rounds(algorithm, resume=None, size=SIZE, **fields):
+    return list(simulate(algorithm, DATA, size, resume=resume, **fields))
+
+
+def spoiled(now, client, at=3):
+    """The same progress with one bit of one weight of a client's replica flipped."""
+    theta = now.clients["theta"].clone()
+    theta[client].view(torch.int32)[at] ^= 1
+    return replace(now, clients={**now.clients, "theta": theta})
+
+
+def test_these_methods_keep_replicas():
+    one_bit, others = ["obda", "signsgd", "ef-sign", "stc"], ["decomfl", "ferret", "powersgd", "eden-two"]
+    assert sorted(KEEPERS) == sorted(["pfed1bs-delta", "delta-float32", *one_bit, *others])
+
+
+@pytest.mark.parametrize("vector", VECTORS["replicas"])
+def test_the_checksum_is_the_documented_one(vector):
+    method, replica = bare(int(vector["seed"], 16)), torch.tensor(vector["replica"])
+    assert checksum(method, {"theta": replica}) == int(vector["checksum"], 16)
+    assert checksums(method, {"theta": replica.expand(2, -1)}) == [int(vector["checksum"], 16)] * 2
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.floats(width=32), min_size=1, max_size=9), st.integers(0, 2**64 - 1), st.data())
+def test_any_other_bit_or_seed_is_another_checksum_and_a_row_alone_has_that_of_the_stack(values, seed, data):
+    theta = torch.tensor(values).expand(3, -1).clone()
+    row, at, bit = (data.draw(st.integers(0, most)) for most in (2, len(values) - 1, 31))
+    theta.view(torch.int32)[row, at] ^= -(1 << 31) if bit == 31 else 1 << bit
+    found = checksums(bare(seed), {"theta": theta})
+    assert found == [checksum(bare(seed), {"theta": one}) for one in theta]
+    assert found[row] not in (found[:row] + found[row + 1 :])
+    assert checksum(bare(seed ^ 1), {"theta": theta[0]}) != found[0]
+
+
+@keepers
+def test_every_broadcast_holds_the_checksum_of_the_replica_it_leads_to_in_the_first_round_too(name):
+    algorithm = make(name, TASK)
+    now = begin(algorithm, 4)
+    for done in [None, *rounds(algorithm)]:
+        now = done.progress if done else now
+        (item,) = prepare(algorithm, now, DATA.sizes, 0, None).news[0]
+        weights = algorithm.replica(now.server).numpy().astype("<f4").tobytes()
+        assert read_header(item.data).samples == zlib.crc32(bytes(8) + weights)
+        after, _ = hear(algorithm, now.clients, [[item]] * 4)
+        assert all(own.numpy().astype("<f4").tobytes() == weights for own in after["theta"])
+
+
+@keepers
+def test_a_client_whose_replica_differs_says_so_is_not_counted_and_gets_the_snapshot(name):
+    algorithm = make(name, TASK)
+    first, second = rounds(algorithm, rounds=2)
+    broken = spoiled(second.progress, client=1)
+    third, fourth = rounds(algorithm, broken, rounds=4)
+    assert third.cohort.ids.tolist() == [0, 2, 3] and float(third.log["differing"]) == 1
+    assert third.traffic.up == sum(map(len, third.uplinks)) + HEADER.size  # its answer is a header alone
+    assert third.traffic.down == second.traffic.down or name == "stc"  # it was sent what the others were
+    assert third.progress.lost == {1} and third.progress.seen.tolist() == [2, 1, 2, 2]
+    for key, value in third.progress.clients.items():
+        assert torch.equal(value[1], broken.clients[key][1])
+    told = prepare(algorithm, third.progress, DATA.sizes, 0, None).news
+    assert [[item.kind for item in items] for items in told] == [["down"], ["snapshot"], ["down"], ["down"]]
+    assert fourth.cohort.ids.tolist() == [0, 1, 2, 3] and "differing" not in fourth.log
+    assert fourth.progress.lost == frozenset() and fourth.progress.seen.tolist() == [3] * 4
+    assert all(torch.equal(own, fourth.progress.clients["theta"][0]) for own in fourth.progress.clients["theta"])
+
+
+@keepers
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_the_others_have_the_same_bits_however_many_are_computed_at_once(name, chunk):
+    algorithm = make(name, TASK)
+    start = spoiled(begin(algorithm, 4), client=2)
+    whole, parts = rounds(algorithm, start, rounds=3), rounds(algorithm, start, rounds=3, chunk=chunk)
+    assert [done.uplinks for done in parts] == [done.uplinks for done in whole]
+    assert [done.traffic for done in parts] == [done.traffic for done in whole]
+    assert_same(parts[-1].progress.clients, whole[-1].progress.clients)
+
+
+@keepers
+def test_a_client_with_another_seed_is_found_in_the_first_round_and_no_snapshot_makes_it_count(name):
+    server, stranger = make(name, TASK), make(name, TASK, seed=5)
+    now = begin(server, 2)
+    for t in range(3):
+        (mine,) = tell(server, now.server, now.history, prepare(server, now, DATA.sizes[:2], 0, None).cohort, {1})[1:]
+        heard, _ = hear(stranger, {k: v[1:] for k, v in begin(stranger, 2).clients.items()}, [mine])
+        assert mine[0].kind == ("snapshot" if t else "down")
+        assert checksums(stranger, heard) != [read_header(mine[-1].data).samples]
+        *_, done = simulate(server, DATA, rounds=t + 1, steps=1, batch=4)
+        now = replace(done.progress, seen=done.progress.seen[:2])
+
+
+def test_a_run_in_which_all_replicas_differ_stops_with_the_reason():
+    algorithm = make("signsgd", TASK)
+    now = begin(algorithm, 4)
+    now = replace(now, clients={**now.clients, "theta": now.clients["theta"] + 1})
+    with pytest.raises(Failure, match="round 0: the replica of every client is another than the server's"):
+        rounds(algorithm, now)
+
+
+def test_who_has_lost_its_replica_is_saved(tmp_path):
+    algorithm, path = make("stc", TASK), tmp_path / "checkpoint.safetensors"
+    start = spoiled(begin(algorithm, 4), client=3)
+    whole = rounds(algorithm, start, rounds=3)
+    checkpoint.save(path, whole[0].progress, "{}")
+    rest = rounds(algorithm, checkpoint.load(path, "{}"), rounds=3)
+    assert whole[0].progress.lost == {3} and [done.traffic for done in rest] == [done.traffic for done in whole[1:]]
+    assert_same(rest[-1].progress.clients, whole[-1].progress.clients)
+
+
+def test_a_checkpoint_with_broadcasts_of_an_older_version_is_refused_and_one_without_is_read(tmp_path):
+    algorithm, path = make("stc", TASK), tmp_path / "checkpoint.safetensors"
+    now = rounds(algorithm, rounds=2, sampled=2)[-1].progress
+    assert now.history
+    old = {r: b"\x02" + data[1:] for r, data in now.history.items()}
+    checkpoint.save(path, replace(now, history=old), "{}")
+    with pytest.raises(UserError, match="holds broadcasts of version 2, this release sends version 3; finish it with"):
+        checkpoint.load(path, "{}")
+    checkpoint.save(path, replace(now, history={}), "{}")
+    assert checkpoint.load(path, "{}").history == {}
