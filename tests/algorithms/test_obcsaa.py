@@ -64,3 +64,8 @@ def test_without_norms_the_step_has_the_length_of_the_server():
     server, _ = algorithm.init(1)
     after = algorithm.aggregate(server, said(algorithm, x[None]), cohort([1]))
     assert float((after["w"] - server["w"]).norm()) == pytest.approx(0.25, rel=1e-3)
+
+
+@pytest.mark.parametrize(("sparsity", "kept"), [(0.01, 1), (0.5, 2), (1.0, 4)])
+def test_a_client_keeps_its_share_of_the_coordinates_and_at_least_one(sparsity, kept):
+    assert make("obcsaa", Task(nn.Linear(2, 2, bias=False)), sparsity=sparsity).compressor.kappa == kept
