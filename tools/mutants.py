@@ -107,6 +107,7 @@ def tests(path: Path) -> list[list[str]]:
     names = "|".join([f"(algorithms|base)[.]{path.stem} ", *(f'"{name}"|algorithms[.]{name} ' for name in users)])
     named = [file for file in (ROOT / "tests" / "algorithms").glob("test_*.py") if re.search(names, file.read_text())]
     own = DELTA if "pfed1bs-delta" in users else sorted(str(file.relative_to(ROOT)) for file in named)
+    own = [*own, "tests/engine/test_differences_rounds.py"] if path.stem == "pfed1bs" else own  # code = entropy
     which = " or ".join(f"{name} and not delta" if name == "pfed1bs" else name for name in users)
     return [*([own] if own else []), ["tests/test_every_algorithm.py", "-k", which]]
 

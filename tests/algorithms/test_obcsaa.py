@@ -95,3 +95,8 @@ def test_a_run_is_told_that_a_sum_may_have_too_many_entries():
     assert method().remark == method(decode="sum", support="client").remark == ""
     assert "1,024 signs stand for 10 entries" in method(decode="sum").remark
     assert "with more than 5 clients in a round" in method(decode="sum").remark
+
+
+@pytest.mark.parametrize(("sparsity", "kept"), [(0.01, 1), (0.5, 2), (1.0, 4)])
+def test_a_client_keeps_its_share_of_the_coordinates_and_at_least_one(sparsity, kept):
+    assert make("obcsaa", Task(nn.Linear(2, 2, bias=False)), sparsity=sparsity).compressor.kappa == kept

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pfed1bs.algorithms import make
+from pfed1bs.algorithms.fedrep import FedRep
 from pfed1bs.nn.task import Task
 from tiny import aggregated, chain, chain_slope, close, cohort, given, linear, mean, plus
 
@@ -78,6 +79,12 @@ def test_fedrep_leaves_steps_for_both(share, steps, head):
 def test_fedrep_refuses_rounds_of_one_step():
     with pytest.raises(ValueError, match="it needs steps >= 2, got 1"):
         make("fedrep", chain()).head_steps(1)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_fedrep_refuses_a_share_that_leaves_nothing(share):
+    with pytest.raises(ValueError, match=r"head_share inside \(0, 1\)"):
+        FedRep(chain(), head_share=share).head_steps(4)
 
 
 def test_a_model_without_a_body_is_refused():
