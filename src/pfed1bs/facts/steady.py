@@ -12,7 +12,7 @@ from pfed1bs.wire.messages import HEADER, fixed_size
 SHOWN = ((20, 20), (20, 5), (100, 20), (100, 10), (1_000, 100), (1_000, 10), (10_000, 100), (100_000, 100))  # K, S
 
 
-COLUMNS = ("K", "S", "m/n", "snapshot", "bytes up", "bytes down", "of fedavg")
+COLUMNS = ("K", "S", "m/n", "snapshot", "up", "down", "of fedavg")
 
 
 @dataclass(frozen=True)
