@@ -9,6 +9,7 @@ from pathlib import Path
 from pfed1bs import report
 from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
+from pfed1bs.engine.metrics import METRICS
 from pfed1bs.report.groups import groups
 from pfed1bs.report.results import CAPTION, plain, results
 from pfed1bs.runs.run import Run
@@ -50,10 +51,11 @@ def watch(run: Run, resume: bool, label: str, again: str) -> None:
         ):
             task = bar.add_task(label, total=run.config.rounds, news="")
             for record in rounds:
-                accuracy = f"accuracy {record['accuracy']:.2f}" if "accuracy" in record else None
-                bar.update(task, completed=record["round"] + 1, **({"news": accuracy} if accuracy else {}))
-                if accuracy and not console.is_terminal:
-                    print(f"{label}: round {record['round'] + 1} of {run.config.rounds}, {accuracy}", file=sys.stderr)
+                metric = METRICS[run.algorithm.task.loss.metrics[0]]
+                news = metric.told(record[metric.name]) if metric.name in record else None
+                bar.update(task, completed=record["round"] + 1, **({"news": news} if news else {}))
+                if news and not console.is_terminal:
+                    print(f"{label}: round {record['round'] + 1} of {run.config.rounds}, {news}", file=sys.stderr)
     except KeyboardInterrupt as error:
         if not run.folder.exists():
             raise
@@ -84,7 +86,9 @@ def finish(runs: list[Run], folder: Path, as_json: bool) -> None:
         print_json(summaries[0] if len(runs) == 1 else summaries)
         return
     first = runs[0].config
-    title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: percent correct"
+    metric = records[0].metric
+    told = "percent correct" if metric.name == "accuracy" else f"{metric.words}, {metric.better} is better"
+    title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: {told}"
     heads, *lines = results(groups(records)).brief()
     show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
     if "global" in heads or "tuned" in heads:

@@ -159,7 +159,7 @@ def simulate(
     local = Recorder()
     for t in range(now.round, size.rounds):
         began = perf_counter()
-        plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
+        plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled, data.present)
         turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
         done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
         ids = torch.cat([part.ids for part in done])
@@ -178,10 +178,16 @@ def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Sc
     return replace(schedule or Schedule(), **fields)  # type: ignore[arg-type]  # a field that it has not is a TypeError
 
 
-def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampled: int | None) -> Plan:
-    """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients."""
-    cohort = sample(seed, now.round, sizes, now.seen, sampled)
-    active = cohort if algorithm.trains == "sampled" else everyone(cohort, sizes, now.seen)
+def prepare(
+    algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampled: int | None, among: Tensor | None = None
+) -> Plan:
+    """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients.
+
+    `among` are the ids of those who may take part; None: all.
+    """
+    among = torch.arange(len(sizes)) if among is None else among
+    cohort = sample(seed, now.round, sizes, now.seen, sampled, among)
+    active = cohort if algorithm.trains == "sampled" else gathered(cohort, sizes, now.seen, among)
     with alone(where(now)):
         return Plan(cohort, active, tell(algorithm, now.server, now.history, active))
 
@@ -243,18 +249,19 @@ def begin(algorithm: Algorithm, clients: int) -> Progress:
     return Progress(0, server, states, torch.full((clients,), -1))
 
 
-def sample(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None) -> Cohort:
+def sample(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None, among: Tensor) -> Cohort:
     """The clients of a round: uniform without replacement, the same for every method."""
-    clients = len(sizes)
+    clients = len(among)
     if sampled is not None and not 1 <= sampled <= clients:
-        raise UserError(f"sampled must be in 1 .. clients = {clients}, got {sampled}")
-    ids = torch.randperm(clients, generator=stream(seed, "cohort", round))[: sampled or clients].sort().values
+        few = " without the newcomers" if clients < len(sizes) else ""
+        raise UserError(f"sampled must be in 1 .. clients = {clients}{few}, got {sampled}")
+    ids = among[torch.randperm(clients, generator=stream(seed, "cohort", round))[: sampled or clients]].sort().values
     return Cohort(seed, round, ids, sizes.cpu()[ids], seen[ids])
 
 
-def everyone(cohort: Cohort, sizes: Tensor, seen: Tensor) -> Cohort:
-    """All clients in the round of this cohort."""
-    return Cohort(cohort.seed, cohort.round, torch.arange(len(sizes)), sizes.cpu(), seen)
+def gathered(cohort: Cohort, sizes: Tensor, seen: Tensor, ids: Tensor) -> Cohort:
+    """Other clients in the round of this cohort."""
+    return Cohort(cohort.seed, cohort.round, ids, sizes.cpu()[ids], seen[ids])
 
 
 def split_log(state: State) -> tuple[State, State]:

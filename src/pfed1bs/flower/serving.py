@@ -17,6 +17,7 @@ from pfed1bs.engine.scores import Score
 from pfed1bs.flower.link import Link, Size
 from pfed1bs.flower.server import Server
 from pfed1bs.flower.settings import Rules
+from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.folder import Record, RunFolder, written
 from pfed1bs.runs.recording import record
@@ -35,7 +36,7 @@ def serve(link: Link, config: Config, rules: Rules) -> Path:
         folder.server, folder.counted = server, link.size
         for _ in record(Federated(server, rules), folder, Schedule(config.rounds)):
             pass
-        folder.summarise(algorithm.task.n)
+        folder.summarise(algorithm.task)
     return path
 
 
@@ -105,7 +106,8 @@ class Folder(RunFolder):
         line = super().judged(ids, scores, replace(done, sizes=self.server.roster.sizes))  # some may have come since
         if not line:
             return {}
-        self.event(f"round {done.number}: accuracy {line['accuracy']:.2f} at {len(ids)} clients")
+        metric = scores["personal"].metric
+        self.event(f"round {done.number}: {metric.told(line[metric.name])} at {len(ids)} clients")
         return line | {"judged": len(ids)}
 
     def append(self, record: Record, done: Round) -> None:
@@ -121,9 +123,9 @@ class Folder(RunFolder):
         super().save(progress)
         self.event(f"round {progress.round - 1}: {self._closed}")
 
-    def summed(self, lines: list[Record], parameters: int) -> Options:
+    def summed(self, lines: list[Record], task: Task) -> Options:
         """What all rounds came to, with the bytes as they are on each level."""
-        return super().summed(lines, parameters) | {"bytes": tiers(lines)}
+        return super().summed(lines, task) | {"bytes": tiers(lines)}
 
 
 def tiers(lines: list[Record]) -> Options:

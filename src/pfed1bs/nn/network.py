@@ -3,6 +3,7 @@
 import copy
 import pickle
 import random
+import warnings
 from collections.abc import Iterable, Mapping
 from threading import Lock, get_ident
 
@@ -27,7 +28,8 @@ class Network:
 
     All clients at once through the program of known layers or else vmap, or with `stacked=False` one after the other.
     None chooses: on the CPU one after the other for convolutions, where batched ones are twice as slow, and for modules
-    of unknown parts, where a client's bits would depend on the others.
+    of unknown parts, where a client's bits would depend on the others; elsewhere where vmap fails. A warning says once
+    why a module that is not convolutional is not computed all at once.
     """
 
     def __init__(self, module: nn.Module, names: Iterable[str], head: str | None, stacked: bool | None) -> None:
@@ -39,6 +41,7 @@ class Network:
         self._programs = {mode: program(copy.deepcopy(module).train(mode), names, head) for mode in (True, False)}
         self._check(before)  # what is drawn while the layers are found out would be a constant of this process
         self._copies: dict[tuple[int, bool], _Copy] = {}
+        self._reason = ""  # why clients are computed one after the other, once that was said
 
     def __call__(
         self, values: Mapping[str, Tensor], x: Tensor, training: bool, places: Places | None = None
@@ -46,11 +49,10 @@ class Network:
         """Outputs (K, B, ...) for stacked values by name, the pass that made them, and the way back to its places."""
         mine, steps = self._copy(training), self._programs[training]
         now = Pass(mine.module, len(x), values, places)
-        alone = (self._convolves or steps is None) and x.device.type == "cpu"
-        one_by_one = alone if self._stacked is None else not self._stacked
-        if steps is not None and not one_by_one:
+        one_by_one = self._apart(steps, x) if self._stacked is None else not self._stacked
+        if isinstance(steps, Program) and not one_by_one:
             return self._computed(steps, now, x)
-        before = _Random(x.device) if steps is None else None  # known layers draw nothing
+        before = None if isinstance(steps, Program) else _Random(x.device)  # known layers draw nothing
         leaves = {name: leaf(values[name]) for name in places.out} if places else {}
         compute = self._one_by_one if one_by_one else self._all_at_once
         with torch.set_grad_enabled(places is not None):
@@ -58,6 +60,19 @@ class Network:
         self._check(before)
         now.features = features.detach()
         return outputs.detach(), now, lambda error: _back(now, leaves, (outputs, features), error)
+
+    def _apart(self, steps: Program | str, x: Tensor) -> bool:
+        """Whether clients are computed one after the other, for lack of a better way."""
+        if self._reason or (x.is_cpu and self._convolves):
+            return True
+        if isinstance(steps, str) and x.is_cpu:
+            self._say(steps)
+        return bool(self._reason)
+
+    def _say(self, reason: str) -> None:
+        self._reason = reason
+        if any(self._module.children()):  # a single layer is as fast this way
+            warnings.warn(f"{type(self._module).__name__} is computed client by client: {reason}", stacklevel=2)
 
     @staticmethod
     @torch.no_grad()
@@ -71,6 +86,9 @@ class Network:
         except RuntimeError as error:
             if "vmap" not in str(error) and "Batching rule" not in str(error):
                 raise
+            if self._stacked is None:
+                self._say(f"torch cannot do it all at once ({str(error).splitlines()[0]})")
+                return self._one_by_one(mine, values, x)
             name = type(self._module).__name__
             raise UserError(f"{name} cannot be computed for all clients at once ({error})", WAY_OUT) from error
         return outputs, features
@@ -89,7 +107,7 @@ class Network:
         before.restore()
         raise UserError(
             f"{type(self._module).__name__} draws from the global random state, so that two equal runs would differ",
-            "take dropout and other random draws out of its forward",
+            "take random draws out of its forward; the layer torch.nn.Dropout draws from each client's own stream",
         )
 
     def _copy(self, training: bool) -> "_Copy":

@@ -12,8 +12,10 @@ from torch import Tensor
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.core.origin import commit, release
+from pfed1bs.engine.metrics import METRICS
 from pfed1bs.engine.rounds import Progress, Round
 from pfed1bs.engine.scores import Score, scored, write_clients
+from pfed1bs.nn.task import Task
 from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options, as_tables, free, load
 from pfed1bs.runs.environment import argv, started
@@ -135,14 +137,14 @@ class RunFolder:
         os.fsync(self._metrics.fileno())
         checkpoint.save(self.path / "checkpoint.safetensors", progress, identity(self.config))
 
-    def summarise(self, parameters: int) -> None:
+    def summarise(self, task: Task) -> None:
         """Write down what all rounds came to."""
         lines = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
-        written(self.path / "summary.json", json.dumps(self.summed(lines, parameters), indent=2) + "\n")
+        written(self.path / "summary.json", json.dumps(self.summed(lines, task), indent=2) + "\n")
 
-    def summed(self, lines: list[Record], parameters: int) -> Options:
+    def summed(self, lines: list[Record], task: Task) -> Options:
         """What all rounds came to."""
-        return summarised(self.config, parameters, lines) | {**self.facts}
+        return summarised(self.config, task, lines) | {**self.facts}
 
 
 def identity(config: Config) -> str:
@@ -186,15 +188,17 @@ def written(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def summarised(config: Config, n: int, lines: list[Record]) -> Options:
+def summarised(config: Config, task: Task, lines: list[Record]) -> Options:
     """What a finished run comes to: the last round, never the best one."""
+    n, told = task.n, task.loss.metrics
     last, total = (
         lines[-1],
         {key: sum(line[f"{key}_bytes"] for line in lines) for key in ("up", "down", "broadcast", "once")},
     )
-    sampled = config.sampled or config.clients
+    late = int(config.data.newcomers * config.clients)
+    sampled = config.sampled or config.clients - late
     sent = total["up"] + total["down"]
-    scores = {key: value for key, value in last.items() if key.startswith("accuracy")}
+    scores = {key: value for key, value in last.items() if key.startswith((*told, "newcomer_"))}
     return {
         "algorithm": config.method,
         "dataset": config.data.name,
@@ -203,9 +207,12 @@ def summarised(config: Config, n: int, lines: list[Record]) -> Options:
         "model": config.model.name,
         "parameters": n,
         "clients": config.clients,
+        **({"newcomers": late} if late else {}),
         "sampled": sampled,
         "seed": config.seed,
         "rounds": len(lines),
+        "metric": told[0],
+        "better": METRICS[told[0]].better,
         **scores,
         "mib_per_round": sent / MIB / len(lines),
         "total_mib": (sent + total["once"]) / MIB,

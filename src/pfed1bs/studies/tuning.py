@@ -7,10 +7,13 @@ methods that have a knob of their own. The best mean over the seeds wins. Test s
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
+from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.rounds import Diverged
+from pfed1bs.nn.losses import loss_of
 from pfed1bs.runs.config import Config
 from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import Variant, agree, complete, entries, prepared
@@ -36,10 +39,11 @@ KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {  # the option besides lr
 
 @dataclass(frozen=True)
 class Tried:
-    """A point of the grid and its validation accuracies, one per seed."""
+    """A point of the grid and its validation accuracies or other metrics, one per seed."""
 
     variant: Variant
     scores: tuple[float, ...]
+    better: str = "higher"
 
     @property
     def mean(self) -> float:
@@ -60,18 +64,25 @@ def trials(config: Config, method: str, seeds: Sequence[int], folder: Path) -> l
     planned = entries(aside, points, seeds)
     agree(planned, folder)
     scores = [score(run) for run in prepared(planned, folder)]  # seed by seed
-    return [Tried(point, tuple(scores[i :: len(points)])) for i, point in enumerate(points)]
+    better = metric_of(config).better
+    return [Tried(point, tuple(scores[i :: len(points)]), better) for i, point in enumerate(points)]
 
 
 def best(found: Sequence[Tried]) -> Tried:
-    """The highest mean; of equal ones the first."""
-    return max(found, key=lambda trial: trial.mean)
+    """The best mean; of equal ones the first."""
+    return max(found, key=lambda trial: trial.mean if trial.better == "higher" else -trial.mean)
 
 
 def score(run: Run) -> float:
-    """The accuracy of a run; a step that diverges is a result, 0, not an end."""
+    """The metric of a run; a step that diverges is a result, 0 or infinite, not an end."""
+    metric = metric_of(run.config)
     try:
         complete(run)
     except Diverged:
-        return 0.0
-    return float(str(run.summary["accuracy"]))
+        return 0.0 if metric.better == "higher" else inf
+    return float(str(run.summary[metric.name]))
+
+
+def metric_of(config: Config) -> Metric:
+    """What the models of a run are judged by."""
+    return METRICS[loss_of(config.model.loss, config.metric).metrics[0]]

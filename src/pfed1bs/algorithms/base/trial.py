@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.core.rng import stream
 from pfed1bs.engine.contract import Batches, State, buffers_of
 from pfed1bs.nn.task import Task
@@ -49,6 +50,7 @@ class Trial:
         scouts = torch.cat([clients["scout/alone"], theta, clients["scout/prox"]])
         buffers = tripled(buffers_of(clients))
         for step, (x, y) in enumerate(batches()):
+            one_label("pfed1bs-delta with algorithm.keep = best", y)
             if 2 * step >= batches.steps:
                 counts = counts + late[:, None] * self.score(scouts, x, y, buffers)
             scouts, buffers = self.step(scouts, theta, x, y, buffers)
