@@ -31,7 +31,7 @@ class LoRA(nn.Linear):
         self.reset_parameters()
 
     def reset_parameters(self):
-        """Draw A and clear B, so that the first model is the one below; called with the run's seed, as for all layers."""
+        """Draw A and clear B, so that the first model is the one below; the run calls it with its seed."""
         if hasattr(self, "a"):
             nn.init.normal_(self.a, std=self.a.shape[1] ** -0.5)
             nn.init.zeros_(self.b)
@@ -61,10 +61,8 @@ def plays():
 def samples(first):
     """Inputs, targets and owners of one half of the plays."""
     data, half = load("shakespeare"), plays()
-    x, y = (
-        np.concatenate(parts)
-        for parts in ((data.train_inputs, data.test_inputs), (data.train_labels, data.test_labels))
-    )
+    x = np.concatenate([data.train_inputs, data.test_inputs])
+    y = np.concatenate([data.train_labels, data.test_labels])
     rows = np.array([half[owner.partition("/")[0]] is first for owner in data.owners.tolist()])
     return x[rows], y[rows], data.owners[rows]
 
