@@ -26,6 +26,7 @@ class LoRA(nn.Linear):
     def __init__(self, layer, rank=4, alpha=8.0):
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None)
         self.load_state_dict(layer.state_dict())
+        self.requires_grad_(False)
         self.scale, self.a = alpha / rank, nn.Parameter(torch.empty(rank, layer.in_features))
         self.b = nn.Parameter(torch.zeros(layer.out_features, rank))
         self.reset_parameters()
