@@ -3,8 +3,9 @@
     python benchmarks/recurrent.py [--out results/recurrent.json]
 
 Both take the same steps on two threads, in turns: the fastest of each by the clock, and the least processor time, which
-says more on cores that others use too. The plain loop is one torch.nn.Module per client with autograd and torch.optim.SGD. Stacked steps are divided among the threads as the simulator divides
-clients. Threads that wait do not spin.
+says more on cores that others use too. The plain loop is one torch.nn.Module per client with autograd and
+torch.optim.SGD. Stacked steps are divided among the threads as the simulator divides clients. Threads that wait do not
+spin.
 """
 
 import argparse
@@ -95,7 +96,12 @@ def main():
         print(rows[-1], flush=True)
     if given.out:
         facts = {"command": "python benchmarks/recurrent.py", "commit": commit(), "torch": torch.__version__}
-        where = {"processor": processor(), "threads": 2, "unit": "ms a step of all clients, least of the repeats"}
+        where = {
+            "processor": processor(),
+            "threads": 2,
+            "load": round(os.getloadavg()[0], 1),
+            "unit": "ms a step of all clients, least of the repeats",
+        }
         Path(given.out).write_text(
             json.dumps({**facts, **where, "repeats": given.repeats, "rows": rows}, indent=2) + "\n"
         )
