@@ -36,7 +36,8 @@ class Federation:
     @property
     def present(self) -> Tensor:
         """The ids of all clients but the newcomers."""
-        return torch.tensor([k for k in range(self.clients) if k not in self.newcomers.tolist()])
+        everyone = torch.arange(self.clients)
+        return everyone[~torch.isin(everyone, self.newcomers)]
 
     @property
     def labelled(self) -> bool:
