@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pfed1bs.algorithms.base.method import Method
+from pfed1bs.algorithms.base.method import Method, one_label
 from pfed1bs.algorithms.base.split import head
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, present, stack
@@ -64,6 +64,7 @@ class FedProto(Method):
         w, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
         penalty = self.penalty(received["prototypes"]) if received and self.lam else None  # in round 0: none yet
         for x, y in batches():
+            one_label("fedproto", y)
             grad, loss, buffers = self.task.gradient(w, x, y, buffers, penalty)
             w, velocity = self.descent.step(w, grad, velocity)
         epoch = (-(-cohort.sizes // y.shape[1])).clamp(max=batches.steps).to(w.device)

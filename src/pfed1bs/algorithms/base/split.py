@@ -40,7 +40,8 @@ def body(task: Task) -> Tensor:
             mask[part.slice] = False
     if mask.all() or not mask.any():  # no head, or nothing but a head
         raise UserError(
-            "a model is split into its last torch.nn.Linear and the body before it, and this one has not both",
+            "a model is split into its head, the last torch.nn.Linear, and the body before it, and this one has not "
+            "both to train",
             "add a layer, or choose a method that averages whole models",
         )
     return mask
