@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from pfed1bs.core.rng import stream
 from pfed1bs.nn.models import build, mlp
-from pfed1bs.nn.task import Part, Task
+from pfed1bs.nn.parts import Part
+from pfed1bs.nn.task import Task
 from promise import assert_alike
 
 

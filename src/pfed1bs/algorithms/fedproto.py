@@ -13,7 +13,8 @@ from pfed1bs.algorithms.base.method import Method, one_label
 from pfed1bs.algorithms.base.split import head
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, present, stack
-from pfed1bs.nn.task import Part, Penalty
+from pfed1bs.nn.parts import Part
+from pfed1bs.nn.task import Penalty
 from pfed1bs.wire.messages import Layout, Message
 from pfed1bs.wire.rows import CountedRows, Rows
 

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -15,24 +14,12 @@ from pfed1bs.core.rng import stream
 from pfed1bs.nn import dropout
 from pfed1bs.nn.losses import Function, loss_of
 from pfed1bs.nn.network import GLOBAL_RANDOM, Network
+from pfed1bs.nn.parts import Constants, State, parts_of
 from pfed1bs.nn.stacked import Pass, Places
 
-State = dict[str, Tensor]
 Penalty = Callable[[Tensor, Tensor], Tensor]  # features (K, B, d) and labels (K, B) -> extra loss (K,)
 
 BUFFER = "buffer/"  # what the keys of a client's buffers begin with
-NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One parameter tensor inside the flat weights."""
-
-    name: str
-    slice: slice
-    shape: tuple[int, ...]
-    kind: Literal["weight", "bias", "norm"]  # norm: scale and shift of a normalisation layer
-    head: bool  # belongs to the last linear layer
 
 
 class Task:
@@ -64,7 +51,7 @@ class Task:
         self._module = dropout.replaced(copy.deepcopy(module))
         layers = dict(self._module.named_modules())
         self._head = next((name for name in reversed(layers) if isinstance(layers[name], nn.Linear)), None)
-        self.parts = _parts(self._module, self._head)
+        self.parts = parts_of(self._module, self._head)
         if not self.parts:
             raise UserError(
                 f"a model needs trainable parameters, {type(module).__name__} has none", "set requires_grad"
@@ -244,20 +231,6 @@ class Task:
         return done.features
 
 
-@dataclass(frozen=True)
-class Constants:
-    """Parameters that are not trained, the same for all clients, held once on every device that needs them."""
-
-    values: State
-    _moved: dict[torch.device, State] = field(default_factory=dict)
-
-    def stacked(self, clients: int, device: torch.device) -> State:
-        """One row that is shown to all clients, of each."""
-        if device not in self._moved:
-            self._moved[device] = {name: value.to(device) for name, value in self.values.items()}
-        return {name: value.expand(clients, *value.shape) for name, value in self._moved[device].items()}
-
-
 def _parted(given: State) -> tuple[Tensor, Tensor, Tensor, State]:
     """Weights, inputs, labels, and the buffers that are left."""
     buffers = {name: value for name, value in given.items() if name not in ("w", "x", "y")}
@@ -266,21 +239,6 @@ def _parted(given: State) -> tuple[Tensor, Tensor, Tensor, State]:
 
 def _rows(values: Mapping[str, Tensor], at: slice) -> State:
     return {name: value[at] for name, value in values.items()}
-
-
-def _parts(module: nn.Module, head: str | None) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    start = 0
-    for name, value in module.named_parameters():
-        if not value.requires_grad:
-            continue
-        owner = name.rpartition(".")[0]
-        norm = isinstance(module.get_submodule(owner), NORMS)
-        kind: Literal["weight", "bias", "norm"] = "norm" if norm else "weight" if value.dim() > 1 else "bias"
-        stop = start + math.prod(value.shape)
-        parts.append(Part(name, slice(start, stop), tuple(value.shape), kind, owner == head))
-        start = stop
-    return tuple(parts)
 
 
 def _reset(module: nn.Module) -> None:

@@ -30,9 +30,7 @@ def write(records: Sequence[RunRecord], path: str | Path, against: Against | Non
     jinja2 = need("jinja2", "report")
     path, found = Path(path), groups(records)
     drawn, metric = draw_all(records), found[0].metric
-    captions = {
-        name: text.format(metric.name if "%" in metric.words else metric.words) for name, text in CAPTIONS.items()
-    }
+    captions = {name: text.format(metric.name if metric.percent else metric.words) for name, text in CAPTIONS.items()}
     (path.parent / "plots").mkdir(parents=True, exist_ok=True)
     for name, text in drawn.items():
         (path.parent / "plots" / f"{name}.svg").write_text(text, encoding="utf-8")

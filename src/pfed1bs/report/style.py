@@ -39,7 +39,8 @@ DASHES: tuple[Dash, ...] = ("-", (0, (6, 1.5)), (0, (3, 1.2, 1, 1.2)), (0, (1, 1
 DASHED: Dash = (0, (4, 3))
 KNOWN = (  # each has its own colour and dash, the same in every picture
     "pfed1bs fedavg fedavg-ft pfed1bs-delta obda obcsaa zsign eden fedbat ditto pfedme fedprox fedper fedrep perfedavg "
-    "apfl fedproto dispfl signsgd ef-sign stc fedpaq decomfl ferret powersgd eden-two delta-float32"
+    "apfl fedproto dispfl signsgd ef-sign stc fedpaq decomfl ferret powersgd eden-two delta-float32 "
+    "fedbn scaffold knnper"
 ).split()
 MOST_LABELS, LONGEST_LABEL = 8, 24  # beyond these a legend is easier to read
 WIDTH, HEIGHT = 5.0, 3.5  # inches; small enough for a telephone to show the text at a readable size

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.nn.task import Part, Task
+from pfed1bs.nn.parts import Part
+from pfed1bs.nn.task import Task
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 

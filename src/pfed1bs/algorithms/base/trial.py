@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.core.rng import stream
 from pfed1bs.engine.contract import Cohort, State, buffers_of
 from pfed1bs.nn.task import Task
@@ -67,7 +66,6 @@ def scores(task: Task, models: list[State], batches: Iterable[tuple[Tensor, Tens
     """
     total = torch.zeros(1, 4, 4)
     for x, y in batches:
-        one_label("pfed1bs-delta with algorithm.keep = best", y)
         given = [task.logits(model["w"], x, buffers_of(model)).softmax(-1) for model in models]
         right = [values.gather(-1, y[..., None])[..., 0] for values in given]
         score = torch.stack([*right, torch.ones_like(right[0])], 1)  # (S, 4, B)
