@@ -227,8 +227,11 @@ def begin(algorithm: Algorithm, clients: int) -> Progress:
     return Progress(0, server, states, torch.full((clients,), -1))
 
 
-def sample(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None, among: Tensor) -> Cohort:
+def sample(
+    seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None, among: Tensor | None = None
+) -> Cohort:
     """The clients of a round: uniform without replacement, the same for every method."""
+    among = torch.arange(len(sizes)) if among is None else among
     clients = len(among)
     if sampled is not None and not 1 <= sampled <= clients:
         few = " without the newcomers" if clients < len(sizes) else ""
