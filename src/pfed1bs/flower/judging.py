@@ -58,4 +58,5 @@ def possible(name: str, values: list[float], counts: Mapping[str, tuple[int, ...
 
 
 def _layout(server: State) -> Layout:
-    return {name: Floats(tuple(value.shape)) for name, value in server.items() if value.dtype == torch.float32}
+    """The real numbers of a server, in an order that does not depend on where its state comes from."""
+    return {name: Floats(tuple(value.shape)) for name, value in sorted(server.items()) if value.dtype == torch.float32}
