@@ -32,7 +32,8 @@ from pfed1bs.engine.contract import (
     stack,
 )
 from pfed1bs.nn.descent import Descent, Lifted, Walk
-from pfed1bs.nn.task import Part, Task
+from pfed1bs.nn.parts import Part
+from pfed1bs.nn.task import Task
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
 from pfed1bs.wire.messages import Codec, Kind, Layout, Message
 from pfed1bs.wire.rows import CountedRows, Rows

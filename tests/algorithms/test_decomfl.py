@@ -32,7 +32,7 @@ class Surface:
     def buffers(self, clients):
         return {}
 
-    def loss(self, w, x, y, buffers):
+    def losses(self, w, x, y, buffers):
         return (w.square().sum(1) / 2 if self.slope is None else w @ self.slope), {}
 
 

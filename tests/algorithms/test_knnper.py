@@ -116,7 +116,9 @@ def test_without_holdout_it_trains_as_fedavg_and_all_have_the_same_share():
     assert_same(done.progress.server, other.progress.server)
     scores, wanted = (evaluate(one, data, done.progress, **SIZE) for one in (method, plain))
     for name, twin in (("personal", "global"), ("global", "global"), ("tuned", "tuned")):
-        assert torch.equal(scores[name].correct, wanted[twin].correct)  # lam = 0 is the shared model
+        assert torch.equal(
+            scores[name].counts["correct"], wanted[twin].counts["correct"]
+        )  # lam = 0 is the shared model
     assert set(scores) == {"personal", "global", "tuned", "neighbours"}
 
 
@@ -137,14 +139,14 @@ def test_held_out_samples_are_never_trained_on():
     untouched, changed = (
         evaluate(method, one, runs[0].progress, **SIZE)["neighbours"] for one in (data, replace(data, inputs=damaged))
     )
-    assert_same(vars(untouched), vars(changed))  # nor stored
+    assert_same(untouched.sums, changed.sums)  # nor stored
 
 
 def test_neighbours_alone_count_right_answers_of_a_plain_search():
     data = federate(load("digits"), 3, "dirichlet:0.5", cap=60)
     method = make("knnper", Task(build("mlp", data.shape, 10)), neighbours=1)
     *_, done = simulate(method, data, rounds=2, **SIZE)
-    found = evaluate(method, data, done.progress, **SIZE)["neighbours"].correct.tolist()
+    found = evaluate(method, data, done.progress, **SIZE)["neighbours"].counts["correct"].tolist()
     w, right = done.progress.server["w"][None], []
     for own, test in zip(data.train, data.test, strict=True):
         kept = own[: int(0.8 * len(own))]

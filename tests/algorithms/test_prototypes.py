@@ -111,7 +111,7 @@ def test_the_accuracy_of_a_run_is_that_of_the_nearest_prototype():
         h = method.task.features(done.progress.clients["w"][k][None], data.inputs[rows][None], {})[0]
         distance = torch.cdist(h, table[:, 1:]).masked_fill(table[:, 0] == 0, torch.inf)
         right += int((distance.argmin(1) == data.labels[rows]).sum())
-    assert int(scores["personal"].correct.sum()) == right != int(scores["network"].correct.sum())
+    assert int(scores["personal"].counts["correct"].sum()) == right != int(scores["network"].counts["correct"].sum())
 
 
 def test_without_a_pull_it_is_local_only():

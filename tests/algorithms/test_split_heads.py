@@ -88,7 +88,7 @@ def test_fedrep_refuses_a_share_that_leaves_nothing(share):
 
 
 def test_a_model_without_a_body_is_refused():
-    with pytest.raises(ValueError, match=r"split into its last torch.nn.Linear and the body before it"):
+    with pytest.raises(ValueError, match=r"split into its head, the last torch.nn.Linear, and the body before it"):
         _ = make("fedper", linear()).down
 
 

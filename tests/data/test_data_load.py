@@ -161,7 +161,7 @@ def test_damaged_gzip_files_are_named(tmp_path, content):
 def test_images_and_labels_must_be_equally_many(tmp_path):
     folder = write_idx(tmp_path / "mnist")
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(np.zeros(11, np.uint8))))
-    with pytest.raises(ValueError, match=r"mnist: train labels must have shape \(12,\).*got \(11,\)"):
+    with pytest.raises(ValueError, match=r"mnist: train labels must have shape \(12, ...\).*got \(11,\)"):
         load("mnist", tmp_path)
 
 
@@ -362,14 +362,24 @@ EIGHT, TWO = np.zeros((8, 2), np.float32), np.arange(8) % 2
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"a": EIGHT}, "must hold arrays x, y or x_train, y_train, x_test, y_test, got a"),
+        ({"a": EIGHT}, "must hold arrays x, y or x_train, y_train, x_test, y_test, and may hold owners, got a"),
         ({"x": EIGHT, "y": TWO[:7]}, "one entry per sample, got 8 and 7"),
-        ({"x": EIGHT, "y": TWO.astype(float)}, "must be whole numbers 0 .. C - 1, got dtype float64"),
+        ({"x": EIGHT, "y": TWO.astype(str)}, "must be numbers, got dtype <U21; save them as int64 classes or float32"),
+        ({"x": EIGHT, "y": np.full(8, np.inf)}, "labels must be finite in float32"),
+        (
+            {"x": EIGHT, "y": TWO, "owners": TWO[:7]},
+            "inputs, labels and owners must have one entry.* got 8 and 8 and 7",
+        ),
+        (
+            {"x": EIGHT, "y": TWO, "owners": EIGHT},
+            r"one whole number or text for each of 6 samples, got shape \(6, 2\)",
+        ),
+        ({"x": EIGHT, "y": TWO, "owners": TWO / 2}, "owners of the train samples must be one whole number or text"),
         ({"x": EIGHT, "y": TWO - 1}, "labels must lie in 0 .. C - 1, got -1 .. 0; renumber them"),
         ({"x": EIGHT, "y": TWO * 2}, "must use every number 0 .. 2, but 1 does not occur; renumber them"),
         ({"x": EIGHT, "y": TWO * 0}, "at least two classes"),
-        ({"x": EIGHT, "y": TWO[:, None]}, r"must have shape \(6,\), one per sample, got \(6, 1\)"),
-        ({"x": EIGHT[:, 0], "y": TWO}, r"must have shape \(samples, ...\)"),
+        ({"x": EIGHT, "y": np.int64(1)}, "must be arrays with one entry per sample"),
+        ({"x": np.float32(1), "y": TWO}, "must be arrays with one entry per sample"),
         ({"x": EIGHT[:0], "y": TWO[:0]}, "at least one sample"),
         ({"x": np.full((8, 2), np.nan), "y": TWO}, "finite in float32, but sample 0 holds NaN or infinity"),
         ({"x": np.full((8, 2), 1e300), "y": TWO}, "finite in float32"),
@@ -393,22 +403,26 @@ def test_a_missing_or_damaged_own_file_is_named(tmp_path):
         load(str(path))
 
 
-def test_own_functions_return_two_or_four_arrays(tmp_path, monkeypatch):
+def test_own_functions_return_two_to_six_arrays(tmp_path, monkeypatch):
     (tmp_path / "own_samples.py").write_text(
         "import numpy as np\n"
         "x, y = np.zeros((8, 2)), np.arange(8) % 2\n"
         "def two(): return x, y\n"
         "def four(): return x, y, x[:2], y[:2]\n"
-        "def three(): return x, y, x\n"
+        "def three(): return x, y, y\n"
+        "def five(): return x, y, x, y, y\n"
         "def one(): return x\n"
         "number = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert len(load("own_samples:two").test_labels) == 2
     assert len(load("own_samples:four").train_labels) == 8
+    assert load("own_samples:three").owners.tolist() == load("own_samples:three").train_labels.tolist() + [
+        *load("own_samples:three").test_labels
+    ]
     for name, message in [
-        ("own_samples:three", "must give two or four arrays .*, got 3"),
-        ("own_samples:one", "must return two or four arrays, got ndarray"),
+        ("own_samples:five", "must give two or four arrays .*, or three or six with owners, got 5"),
+        ("own_samples:one", "must return two to six arrays, got ndarray"),
         ("own_samples:number", "module own_samples has no function 'number'"),
         ("own_samples:nothing", "module own_samples has no function 'nothing'"),
         ("no_such_package.module:f", "No module named 'no_such_package'; install the package"),

@@ -55,6 +55,17 @@ def halfway(algorithm):
     return float(log.get("fit", log["loss"]).median()) + 1e-6
 
 
+def test_only_losses_that_are_entropies_have_a_level_to_rest_at():
+    kinds = {loss: make("fedavg", Task(torch.nn.Linear(2, 2), loss)) for loss in ("cross-entropy", "bce", "mse")}
+    assert [loss for loss, made in kinds.items() if resting(made, 1.0) is not made] == ["cross-entropy", "bce"]
+
+
+def test_newcomers_who_are_not_there_keep_no_run_from_its_end():
+    some = replace(data(), newcomers=torch.tensor([1]))
+    done = list(simulate(resting(method("pfed1bs-delta"), 1e9), some, rounds=5, **SIZE))
+    assert len(done) == 1 and done[0].last and not over(done[0].progress.clients)
+
+
 def test_methods_that_have_no_shared_model_do_not_rest():
     assert "pfed1bs" not in SHARED and "local" not in SHARED and {"pfed1bs-delta", "fedavg-ft", "ditto"} < {*SHARED}
     alone, shared = method("local"), method("fedavg")

@@ -131,7 +131,7 @@ def test_a_node_must_say_which_client_it_is():
 
 def test_clients_train_on_files_of_their_own_and_the_server_sees_none(tmp_path):
     """Each client has other samples, not all labels, and the result depends on them."""
-    run = {**SMALL, "min_clients": 1, "shape": "1x4x4", "classes": 5, "data.min_size": 1}
+    run = {**SMALL, "min_clients": 1, "shape": "4x4", "classes": 5, "data.min_size": 1, "data.normalise": "client"}
     generator = np.random.default_rng(0)
     desk = Desk(run, tmp_path)
     for k in range(3):
@@ -156,11 +156,24 @@ def test_clients_train_on_files_of_their_own_and_the_server_sees_none(tmp_path):
 
 def test_own_data_of_another_shape_is_refused(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.zeros((40, 3, 3), np.float32), y=np.arange(40) % 2)
-    client = Client.of(
-        {**SMALL, "shape": "1x4x4", "classes": 2}, {"partition-id": 0, "data": str(tmp_path / "own.npz")}
-    )
-    with pytest.raises(UserError, match=r"have shape \(1, 3, 3\), the federation's \(1, 4, 4\)"):
+    run = {**SMALL, "shape": "4x4", "classes": 2, "data.normalise": "none"}
+    client = Client.of(run, {"partition-id": 0, "data": str(tmp_path / "own.npz")})
+    with pytest.raises(UserError, match=r"have shape \(3, 3\), the federation's \(4, 4\)"):
         client.answer("query", {"federation": "f"})
+
+
+def test_clients_with_data_of_their_own_must_be_told_what_to_normalise_them_by(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.array([[20.0], [22.0]] * 20, np.float32), y=np.arange(40) % 2)
+    run, node = {**SMALL, "shape": "1", "classes": 2}, {"partition-id": 0, "data": str(tmp_path / "own.npz")}
+    with pytest.raises(UserError, match="cannot know the mean and deviation of all.*data.normalise to none, to client"):
+        Client.of(run, node).answer("query", {"federation": "f"})
+    (tmp_path / "normalise.json").write_text('{"mean": [50.0], "std": [30.0]}')
+    shared = Client.of({**run, "data.constants": str(tmp_path / "normalise.json")}, node).data
+    assert shared.inputs.unique().tolist() == pytest.approx([-1.0, -28 / 30])
+    own = Client.of({**run, "data.normalise": "client"}, node).data
+    assert own.inputs.unique().tolist() == pytest.approx([-1.0, 1.0], abs=0.2)
+    with pytest.raises(UserError, match="is for simulations"):
+        Client.of({**run, "data.newcomers": 0.5}, node)
 
 
 def test_a_server_without_data_must_be_told_what_samples_look_like():

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from pfed1bs.core.rng import stream
 from pfed1bs.nn.models import build
-from pfed1bs.nn.stacked import Pass, Places
+from pfed1bs.nn.stacked import Pass, Places, Program
 from pfed1bs.nn.task import Task
 from pfed1bs.nn.tracing import program
 
@@ -127,19 +127,19 @@ def test_all_at_once_equals_one_after_the_other(make):
 @pytest.mark.parametrize("make", KNOWN)
 def test_known_layers_have_a_plan(make):
     model = make()
-    assert program(model, names(model), None) is not None
+    assert isinstance(program(model, names(model), None), Program)
 
 
 @pytest.mark.parametrize("make", UNKNOWN)
 def test_what_is_not_known_to_treat_samples_one_by_one_has_no_plan(make):
     model = make()
-    assert program(model, names(model), None) is None
+    assert "is not known to treat samples one by one" in program(model, names(model), None)
 
 
 def test_layers_with_hooks_have_no_plan():
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].register_forward_hook(lambda *_: None)
-    assert program(model, names(model), None) is None
+    assert program(model, names(model), None) == "it has hooks"
 
 
 def test_linear_layers_apply_to_the_last_axis():
@@ -175,7 +175,7 @@ def test_nothing_of_a_step_stays_in_memory():
 def test_threads_do_not_disturb_each_other(stacked):
     model = build("mlp", (1, 2, 3), 3)
     w, x, y, _ = problem(model, clients=6)
-    task = Task(model, stacked)
+    task = Task(model, stacked=stacked)
     alone = [task.gradient(w[k : k + 1], x[k : k + 1], y[k : k + 1], {})[0] for k in range(6)]
     with ThreadPoolExecutor(6) as pool:
         for _ in range(20):

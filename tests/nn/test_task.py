@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from pfed1bs.core.rng import stream
 from pfed1bs.nn.models import build, mlp
-from pfed1bs.nn.task import Part, Task
+from pfed1bs.nn.parts import Part
+from pfed1bs.nn.task import Task
 from promise import assert_alike
 
 
@@ -62,7 +63,7 @@ def plain(model, task, w, x, y, buffers):
         one = copy.deepcopy(model)
         values = {part.name: w[k, part.slice].view(part.shape) for part in task.parts}
         values |= {name.removeprefix("buffer/"): value[k] for name, value in buffers.items()}
-        one.load_state_dict(values)
+        one.load_state_dict(values, strict=False)  # what is frozen stays
         loss = F.cross_entropy(one(x[k]), y[k])
         loss.backward()
         grads.append(torch.cat([p.grad.flatten() for p in one.parameters() if p.requires_grad]))
@@ -116,7 +117,8 @@ def test_logits_are_those_of_one_module_per_client_in_evaluation_mode(case):
     one = copy.deepcopy(model).eval()
     for k in range(len(w)):
         values = {part.name: w[k, part.slice].view(part.shape) for part in task.parts}
-        one.load_state_dict(values | {name.removeprefix("buffer/"): value[k] for name, value in after.items()})
+        values |= {name.removeprefix("buffer/"): value[k] for name, value in after.items()}
+        one.load_state_dict(values, strict=False)
         torch.testing.assert_close(task.logits(w, x, after)[k], one(x[k]).detach(), rtol=1e-4, atol=1e-5)
 
 
@@ -148,7 +150,7 @@ def test_the_loss_without_a_gradient_is_the_same_and_so_are_the_buffers(case):
     model, shape, classes = case
     task, w, x, y, buffers = problem(model, shape, classes)
     before = {name: value.clone() for name, value in buffers.items()}
-    loss, after = task.loss(w, x, y, buffers)
+    loss, after = task.losses(w, x, y, buffers)
     _, expected, expected_after = task.gradient(w, x, y, buffers)
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
     assert after.keys() == expected_after.keys() and all(
@@ -161,9 +163,9 @@ def test_the_loss_without_a_gradient_is_the_same_and_so_are_the_buffers(case):
 def test_the_loss_of_a_client_alone_is_that_inside_a_stack_bit_for_bit(batch):
     for clients in (2, 5, 9):
         task, w, x, y, _ = problem(build("mlp", (6,), 4), (6,), 4, clients, batch)
-        together = task.loss(w, x, y, {})[0]
+        together = task.losses(w, x, y, {})[0]
         assert together.tolist() == [
-            float(task.loss(w[k : k + 1], x[k : k + 1], y[k : k + 1], {})[0]) for k in range(clients)
+            float(task.losses(w[k : k + 1], x[k : k + 1], y[k : k + 1], {})[0]) for k in range(clients)
         ]
 
 
@@ -299,17 +301,13 @@ def test_module_with_a_branch_on_values_says_how_to_go_on():
         task.gradient(torch.zeros(2, 8), torch.ones(2, 1, 3), torch.zeros(2, 1, dtype=torch.int64), {})
 
 
+@pytest.mark.filterwarnings("ignore:Branching is computed client by client")
 @pytest.mark.parametrize("stacked", [None, False])
 def test_module_with_a_branch_on_values_works_one_client_after_the_other(stacked):
     task = Task(Branching(), stacked=stacked)
     x = torch.tensor([[[1.0, 2.0, 3.0]], [[-1.0, -2.0, -3.0]]])
     grad = task.gradient(torch.zeros(2, 8), x, torch.zeros(2, 1, dtype=torch.int64), {})[0]
     assert grad.tolist() == [[-0.5, -1.0, -1.5, 0.5, 1.0, 1.5, -0.5, 0.5]] * 2
-
-
-def test_dropout_is_refused():
-    with pytest.raises(ValueError, match=r"dropout draws from the global random state.*\['1'\].*Identity"):
-        Task(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)))
 
 
 def test_missing_buffers_are_refused():

@@ -23,6 +23,16 @@ def test_differences_are_taken_seed_by_seed_over_the_seeds_of_both():
     assert found == {"b": (-1.0, -0.5), "c": (1.0,)}
 
 
+def test_other_metrics_are_compared_in_their_own_unit_and_not_by_a_margin_of_points():
+    bits = {"algorithm": "x", "metric": "bits", "bits_late": 3.0}
+    runs = [{**bits, "label": name, "seed": seed, "bits": 2 + at / 8} for name in "ab" for seed, at in ((0, 1), (1, 2))]
+    runs[2]["bits"] += 0.25
+    [found] = Against("a").verdicts(runs)
+    assert found.difference == 0.125 and found.late == 0 and found.p is not None and found.equal is None
+    heads, line = Against("a").sheet(runs)
+    assert heads[1] == "bits" and heads[5].endswith("bits") and line[:2] == ["b", "+0.1250"] and line[4] == ""
+
+
 def test_the_interval_is_students():
     low, high = Difference("a", "b", (1.0, 0.5)).interval()
     # mean 0.75, deviation 0.35355, two seeds: t = 12.706 with one degree of freedom

@@ -9,6 +9,7 @@ from pfed1bs import make
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import UserError
+from pfed1bs.engine.metrics import METRICS
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import federation
 from pfed1bs.studies import tuning
@@ -77,6 +78,22 @@ def test_a_run_that_diverges_is_the_worst_result_and_a_point(tmp_path, monkeypat
     [item] = found.plain()["methods"]
     assert item["runs"] == 3 and [point["scores"] for point in item["points"]] == [[None]] * 3
     assert item["accuracy"] == 0 and not item["refused"]
+
+
+def test_where_less_is_better_the_least_mean_wins_and_a_run_that_diverges_does_not():
+    item = tuning.Tuned("local", Search(tuning.axes("local")), metric=METRICS["bits"])
+    for place, scores in {(0.0,): (3.0, 2.0), (1.0,): (1.0, 2.0), (-1.0,): (0.5, None)}.items():
+        item.heard(place, scores)
+    told = json.loads(json.dumps(item.plain(), allow_nan=False))
+    assert item.best == told["bits"] == 1.5 and told["options"] == item.search.options((1.0,))
+    assert [point["mean"] for point in told["points"]] == [2.5, 1.5, None]
+
+
+def test_the_score_is_the_metric_of_the_task(tmp_path):
+    found = study(tmp_path, points=3, more=["--model.metric", "perplexity"])
+    [item] = found.plain()["methods"]
+    assert item["perplexity"] == min(point["mean"] for point in item["points"]) >= 1
+    assert found.plain()["score"].startswith("perplexity after the last round")
 
 
 def test_a_value_that_a_method_refuses_is_written_down_as_its_limit(tmp_path, monkeypatch):

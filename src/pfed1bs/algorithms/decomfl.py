@@ -95,10 +95,10 @@ class DeComFL(Replica):
         near = torch.empty_like(clients["theta"])
         for step, (x, y) in enumerate(batches("train", self.moves)):
             u, slopes = copies["theta"], torch.zeros_like(near)
-            loss, after = self.task.loss(u, x, y, buffers)
+            loss, after = self.task.losses(u, x, y, buffers)
             for z in self.along(cohort.round, step, u):
-                back = self.task.loss(torch.sub(u, self.radius * z, out=near), x, y, buffers)[0] if wide else loss
-                rise = self.task.loss(torch.add(u, self.radius * z, out=near), x, y, buffers)[0] - back
+                back = self.task.losses(torch.sub(u, self.radius * z, out=near), x, y, buffers)[0] if wide else loss
+                rise = self.task.losses(torch.add(u, self.radius * z, out=near), x, y, buffers)[0] - back
                 found.append(rise / (self.radius * (1 + wide)))
                 slopes += torch.mul(found[-1][:, None], z, out=near)
             copies, buffers = self.advance(copies, slopes), after

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pfed1bs.algorithms.base.method import Method
+from pfed1bs.algorithms.base.method import Method, one_label
 from pfed1bs.algorithms.base.split import head
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, present, stack
-from pfed1bs.nn.task import Part, Penalty
+from pfed1bs.nn.parts import Part
+from pfed1bs.nn.task import Penalty
 from pfed1bs.wire.messages import Layout, Message
 from pfed1bs.wire.rows import CountedRows, Rows
 
@@ -64,6 +65,7 @@ class FedProto(Method):
         w, buffers, velocity = clients["w"], buffers_of(clients), clients.get("velocity")
         penalty = self.penalty(received["prototypes"]) if received and self.lam else None  # in round 0: none yet
         for x, y in batches():
+            one_label("fedproto", y)
             grad, loss, buffers = self.task.gradient(w, x, y, buffers, penalty)
             w, velocity = self.descent.step(w, grad, velocity)
         epoch = (-(-cohort.sizes // y.shape[1])).clamp(max=batches.steps).to(w.device)
@@ -79,9 +81,8 @@ class FedProto(Method):
         """Counts and mean features (S, classes, 1 + d) over the first `epoch` (S,) batches of each client."""
         table = torch.zeros(len(epoch), *self.up["prototypes"].shape, device=epoch.device)
         for step, (x, y) in enumerate(batches("prototypes", int(epoch.max()))):
-            features = self.task.features(model["w"], x, buffers_of(model))
-            member = F.one_hot(y, table.shape[1]) * (step < epoch)[:, None, None]
-            table += member.mT.float() @ F.pad(features, (1, 0), value=1.0)
+            seen = F.pad(self.task.features(model["w"], x, buffers_of(model)), (1, 0), value=1.0)
+            table += (F.one_hot(y, table.shape[1]) * (step < epoch)[:, None, None]).mT.float() @ seen
         return torch.cat([table[..., :1], table[..., 1:] / table[..., :1].clamp(min=1)], -1)
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
@@ -89,8 +90,7 @@ class FedProto(Method):
         total = torch.zeros_like(server["prototypes"], dtype=torch.float64)
         for message in received:
             counts, means = message["prototypes"].double().tensor_split([1], 1)
-            share = counts if self.weighting == "samples" else counts.clamp(max=1)
-            total += share * F.pad(means, (1, 0), value=1.0)
+            total += (counts if self.weighting == "samples" else counts.clamp(max=1)) * F.pad(means, (1, 0), value=1.0)
         new = (total / total[:, :1].clamp(min=1)).float()
         return {**server, "prototypes": torch.where(total[:, :1] > 0, new, server["prototypes"])}
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pfed1bs.algorithms.base.averaging import Averaging
+from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.algorithms.base.split import head
 from pfed1bs.core.options import BELOW_ONE, POSITIVE, SHARE, at_least, option
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of
@@ -60,6 +61,7 @@ class KNNPer(Averaging):
         """Features (S, N, d) and labels (S, N) of the samples that are not held out; -1 stands behind the last."""
         features, labels = [], []
         for x, y, mask in batches.samples(0, 1 - self.holdout):
+            one_label("knnper", y)
             features.append(self.task.features(model["w"], x, buffers_of(model)))
             labels.append(y.masked_fill(~mask, -1))
         return {"features": torch.cat(features, 1), "labels": torch.cat(labels, 1)}

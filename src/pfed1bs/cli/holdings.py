@@ -21,15 +21,21 @@ def table(federation: Federation, most: int = 10) -> "Table":
     need("rich", "cli")
     from rich.table import Table
 
-    result = Table(title=f"{federation.clients} clients, {federation.num_classes} labels")
+    told = f"{federation.num_classes} labels" if federation.labelled else "no labels"
+    result = Table(title=f"{federation.clients} clients, {told}")
     for heading in ("client", "train", "test", "labels"):
         result.add_column(heading, justify="right")
     result.add_column("training samples per label")
+    if federation.owners:
+        result.add_column("owner")
+    late = federation.newcomers.tolist()
     for client, (train, test) in enumerate(zip(*(part.tolist() for part in federation.table()), strict=True)):
         held = sorted((label for label, count in enumerate(train) if count), key=lambda label: -train[label])
-        text = " ".join(f"{label}:{train[label]}" for label in sorted(held[:most]))
+        text = " ".join(f"{label}:{train[label]}" for label in sorted(held[:most])) if federation.labelled else ""
         rest = f" and {len(held) - most} more" if len(held) > most else ""
-        result.add_row(str(client), str(sum(train)), str(sum(test)), str(len(held)), text + rest)
+        owner = [f"{name} (newcomer)" if client in late else name for name in federation.owners[client : client + 1]]
+        labels = str(len(held)) if federation.labelled else ""
+        result.add_row(str(client), str(sum(train)), str(sum(test)), labels, text + rest, *owner)
     return result
 
 
@@ -39,7 +45,7 @@ def picture(federation: Federation, path: str | Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    rows, classes = federation.clients, federation.num_classes
+    rows, classes = federation.clients, federation.num_classes if federation.labelled else 1
     height = max(0.9 + rows * (0.2 if rows <= 40 else 0.12), 1.2 + 0.2 * min(classes, LEGEND))
     with rc_context({"svg.hashsalt": "pfed1bs", "font.size": 9}):
         figure = Figure(figsize=(8, height), layout="constrained")
@@ -68,7 +74,7 @@ def _bars(axes: "Axes", federation: Federation) -> None:
 
     counts = federation.table()[0].numpy()  # (K, C)
     lefts = np.cumsum(counts, axis=1) - counts
-    classes = federation.num_classes
+    classes = counts.shape[1]
     few = classes <= LEGEND
     colours = colormaps["tab10" if classes <= 10 else "tab20" if few else "turbo"]
     for label in range(classes):

@@ -10,7 +10,9 @@ from pfed1bs import report
 from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
 from pfed1bs.core.options import shown
+from pfed1bs.engine.metrics import METRICS
 from pfed1bs.report.groups import groups
+from pfed1bs.report.records import metric_of
 from pfed1bs.report.results import CAPTION, labelled, plain, results
 from pfed1bs.report.statistics import MOST, Against
 from pfed1bs.runs.run import Run
@@ -57,10 +59,11 @@ def watch(run: Run, resume: bool, label: str, again: str) -> None:
         ):
             task = bar.add_task(label, total=run.config.rounds, news="")
             for record in rounds:
-                accuracy = f"accuracy {record['accuracy']:.2f}" if "accuracy" in record else None
-                bar.update(task, completed=record["round"] + 1, **({"news": accuracy} if accuracy else {}))
-                if accuracy and not console.is_terminal:
-                    print(f"{label}: round {record['round'] + 1} of {run.config.rounds}, {accuracy}", file=sys.stderr)
+                metric = METRICS[run.algorithm.task.loss.metrics[0]]
+                news = metric.told(record[metric.name]) if metric.name in record else None
+                bar.update(task, completed=record["round"] + 1, **({"news": news} if news else {}))
+                if news and not console.is_terminal:
+                    print(f"{label}: round {record['round'] + 1} of {run.config.rounds}, {news}", file=sys.stderr)
         if run.summary.get("rested"):
             print(
                 f"{label}: all models at rest after round {run.summary['rounds']}, the run ends here", file=sys.stderr
@@ -94,13 +97,14 @@ def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
     heads = ("method", "validation", "runs", "options", "best values")
     rows = [
         (
-            *(item.method, f"{item.search.tried[item.search.best]:.2f}", str(sum(map(len, item.scores.values())))),
+            *(item.method, f"{item.best:.{study.metric.digits}f}", str(sum(map(len, item.scores.values())))),
             " ".join(f"{key}={shown(value)}" for key, value in item.options.items()),
             ", ".join(f"{key} {edge}" for key, edge in item.edges.items() if edge != "inside") or "inside",
         )
         for item in study.methods
     ]
-    show_table(f"{study.config.data.name}: percent correct on training samples held back", heads, rows, RIGHT)
+    told = "percent correct" if study.metric.name == "accuracy" else study.metric.words
+    show_table(f"{study.config.data.name}: {told} on training samples held back", heads, rows, RIGHT)
     print("\n".join(table(item.method, item.options) for item in study.methods))
     ends = [item.method for item in study.methods if any(edge.endswith("end") for edge in item.edges.values())]
     if ends:
@@ -117,7 +121,9 @@ def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None
         print_json(summaries[0] if len(runs) == 1 else summaries)
         return
     first = runs[0].config
-    title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: percent correct"
+    metric = records[0].metric
+    told = "percent correct" if metric.name == "accuracy" else f"{metric.words}, {metric.better} is better"
+    title = f"{first.data.name}, {first.data.partition}, {first.clients} clients, round {first.rounds}: {told}"
     heads, *lines = results(groups(records)).brief()
     show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
     if "global" in heads or "tuned" in heads:
@@ -130,7 +136,9 @@ def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None
 def show_differences(against: Against, runs: Sequence[Mapping[str, object]]) -> None:
     """Print the paired differences to a method."""
     heads, *lines = against.sheet(runs)
-    title = f"accuracy minus that of {against.method}, seed by seed"
+    metric = metric_of(runs[0])
+    which = "" if metric.better == "higher" else f" ({metric.better} is better)"
+    title = f"{metric.words.removesuffix(' (%)')} minus that of {against.method}, seed by seed{which}"
     show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
     if not any(item.p is not None for item in against.verdicts(runs)) and len(lines) > MOST:
         print(f"nothing is tested: name at most {MOST} comparisons with --tested a,b")

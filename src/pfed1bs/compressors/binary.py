@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfed1bs.core.votes import pack, unpack
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.nn.task import Part
+from pfed1bs.nn.parts import Part
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from pfed1bs.nn.task import Part
+from pfed1bs.nn.parts import Part
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pfed1bs.data.dataset import Arrays
 from pfed1bs.data.files import IDX, cifar, read_idx, read_mat, read_strips
+from pfed1bs.data.people import LETTERS, WINDOW, read_leaf, read_pictures, read_recordings, read_roles
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Known:
     forms: tuple[Form, ...] = ()
     address: str = ""  # where it is published
     files: Mapping[str, str] = field(default_factory=dict)  # MD5 of every file there
+    metric: str | None = None  # that models are judged by, where it is not accuracy
 
 
 def _cifar(digits: str, train: tuple[str, ...], test: str, label: str) -> tuple[Form, ...]:
@@ -52,6 +54,7 @@ def _cifar(digits: str, train: tuple[str, ...], test: str, label: str) -> tuple[
 
 
 STRIPS = Form(("train-000.webp", "train-labels.npy", "test-000.webp", "test-labels.npy"), read_strips, telling=False)
+SPOKEN = ("data/01/0_01_0.wav", "data/60/9_60_49.wav")  # the first and the last of 30,000
 FOUR = Form(IDX, read_idx, telling=False)
 CATALOGUE = {
     "digits": Known((1, 8, 8), 10, (0.3054,), (0.3762,)),  # embedded in scikit-learn
@@ -102,5 +105,21 @@ CATALOGUE = {
             "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
             "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
         },
+    ),
+    "audiomnist": Known(
+        *((1, 32, 32), 10, (0.342,), (0.286,)),
+        folders=("audiomnist", "AudioMNIST"),
+        forms=(
+            Form(("images.png", "labels.npy", "speakers.npy"), read_pictures, telling=False),
+            Form(SPOKEN, read_recordings, telling=False),
+        ),
+        address="https://github.com/soerenab/AudioMNIST",
+    ),
+    "shakespeare": Known(
+        *((WINDOW,), len(LETTERS), (), ()),
+        folders=("shakespeare",),
+        forms=(Form(("roles.json",), read_roles, telling=False), Form(("all_data/all_data.json",), read_leaf)),
+        address="https://leaf.cmu.edu",
+        metric="bits",
     ),
 }

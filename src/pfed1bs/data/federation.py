@@ -6,31 +6,46 @@ from functools import cache, cached_property, partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.data.batches import AT, ClientBatches, Samples, cut, draw, flips
-from pfed1bs.data.dataset import Dataset, Inputs
-from pfed1bs.data.partitions import Indices, generator, partition
+from pfed1bs.data.dataset import Dataset
+from pfed1bs.data.normalise import Constants, constants_of, normalised
+from pfed1bs.data.partitions import Indices, chosen, generator, partition
 
 Drawing = tuple[str, str, tuple[int, ...], int, int, int, int]  # kind, name, clients, round, seed, steps, batch
 
 SPLITS = ("pooled", "official")
+NOBODY = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
 class Federation:
     """K clients and their samples, held once; a client's samples lie together, training part first."""
 
-    inputs: Tensor  # (N, *shape) float32, normalised
-    labels: Tensor  # (N,) int64
+    inputs: Tensor  # (N, *shape) float32, normalised; int64 tokens
+    labels: Tensor  # (N,) int64, or any other targets (N, ...)
     train: tuple[Tensor, ...]  # per client: rows of `inputs`, on the CPU
     test: tuple[Tensor, ...]
     samples: Tensor  # (N,) number of each row in the data set, training part first, then test part
     num_classes: int
     augment: bool = False
+    newcomers: Tensor = NOBODY  # ids of clients that come after training
+    owners: tuple[str, ...] = ()  # whose samples each client has, where they have an owner
+    constants: Constants = field(default_factory=dict)  # the inputs are (value / scale - mean) / std
     _ahead: dict[Drawing, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def present(self) -> Tensor:
+        """The ids of all clients but the newcomers."""
+        everyone = torch.arange(self.clients)
+        return everyone[~torch.isin(everyone, self.newcomers)]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every sample has one class."""
+        return self.labels.dim() == 1 and not self.labels.is_floating_point()
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -52,10 +67,11 @@ class Federation:
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
     def table(self) -> tuple[Tensor, Tensor]:
-        """Samples of every label at every client, (K, C) each: training and test part."""
-        labels = self.labels.cpu()
+        """Samples of every label at every client, (K, C) each: training and test part; (K, 1) without labels."""
+        labels = self.labels.cpu() if self.labelled else torch.zeros(len(self.labels), dtype=torch.int64)
+        classes = self.num_classes if self.labelled else 1
         train, test = (
-            torch.stack([torch.bincount(labels[rows], minlength=self.num_classes) for rows in part])
+            torch.stack([torch.bincount(labels[rows], minlength=classes) for rows in part])
             for part in (self.train, self.test)
         )
         return train, test
@@ -143,6 +159,8 @@ def federate(
     min_size: int = 10,
     augment: bool = False,
     validate: bool = False,
+    normalise: str = "shared",
+    newcomers: float = 0.0,
 ) -> Federation:
     """Give the samples of a data set to `clients` clients (ALGORITHMS 4.4).
 
@@ -151,11 +169,17 @@ def federate(
     official: the training samples are partitioned by `scheme`; the shuffled test samples of every label are cut among
     the clients in proportion to their training samples of that label (ends of the pieces rounded to the nearest
     integer), so a client is tested on its own mixture of labels. Test samples of labels nobody holds are left out.
+    natural: every client has the samples of one owner.
     `cap` then bounds the training samples of every client; `augment` mirrors training images at random. `validate`
     puts the test samples away and judges on the last quarter of the training samples: for choosing hyper-parameters.
+    `normalise` says by whose mean and deviation inputs are standardised: nobody's, each client's own, or those of all
+    training samples. The share `newcomers` of the clients, drawn, comes after training.
     """
     _check(dataset, split, cap, min_size, augment)
-    if split == "pooled":
+    owners: tuple[str, ...] = ()
+    if scheme == "natural" and dataset.owners is not None:
+        train, test, owners = _natural(dataset, clients, split, seed, min_size)
+    elif split == "pooled":
         train, test = _pooled(dataset, clients, scheme, seed, min_size)
     else:
         train, test = _official(dataset, clients, scheme, seed, min_size)
@@ -169,7 +193,9 @@ def federate(
     train = [rows[:cap] for rows in train]
     if validate:
         train, test = [rows[: len(rows) * 3 // 4] for rows in train], [rows[len(rows) * 3 // 4 :] for rows in train]
-    return _federation(dataset, train, test, augment)
+    late = torch.from_numpy(np.sort(generator(seed, "newcomers").permutation(clients)[: int(newcomers * clients)]))
+    found = _federation(dataset, train, test, augment, constants_of(dataset, train, normalise))
+    return replace(found, owners=owners, newcomers=late)
 
 
 def _check(dataset: Dataset, split: str, cap: int | None, min_size: int, augment: bool) -> None:
@@ -189,15 +215,34 @@ def _check(dataset: Dataset, split: str, cap: int | None, min_size: int, augment
         )
 
 
+def _natural(
+    dataset: Dataset, clients: int, split: str, seed: int, min_size: int
+) -> tuple[list[Indices], list[Indices], tuple[str, ...]]:
+    """Every owner's samples; pooled: three quarters of them, shuffled, for training, as for other partitions."""
+    assert dataset.owners is not None
+    border, enough = len(dataset.train_labels), max(2, -(-min_size * 4 // 3))
+    held = dataset.owners if split == "pooled" else dataset.owners[:border]
+    names = chosen(held, clients, seed, enough if split == "pooled" else min_size)
+    own = [np.flatnonzero(dataset.owners == name) for name in names]
+    if split == "pooled":
+        train, test = _cut(own, seed)
+    else:
+        train = [generator(seed, "split", k).permutation(rows[rows < border]) for k, rows in enumerate(own)]
+        test = [rows[rows >= border] for rows in own]
+    return train, test, tuple(map(str, names))
+
+
 def _pooled(
     dataset: Dataset, clients: int, scheme: str, seed: int, min_size: int
 ) -> tuple[list[Indices], list[Indices]]:
     labels = np.concatenate([dataset.train_labels, dataset.test_labels])
     enough = max(2, -(-min_size * 4 // 3))  # samples whose three quarters are min_size
-    parts = [
-        generator(seed, "split", client).permutation(part)
-        for client, part in enumerate(partition(labels, clients, scheme, seed, enough))
-    ]
+    return _cut(partition(labels, clients, scheme, seed, enough), seed)
+
+
+def _cut(parts: list[Indices], seed: int) -> tuple[list[Indices], list[Indices]]:
+    """The samples of every client, shuffled: three quarters, and the rest."""
+    parts = [generator(seed, "split", client).permutation(part) for client, part in enumerate(parts)]
     return [part[: len(part) * 3 // 4] for part in parts], [part[len(part) * 3 // 4 :] for part in parts]
 
 
@@ -208,9 +253,13 @@ def _official(
     train = [generator(seed, "split", client).permutation(part) for client, part in enumerate(parts)]
     rng = generator(seed, "test")
     test: list[list[Indices]] = [[] for _ in range(clients)]
-    held = np.stack([np.bincount(dataset.train_labels[part], minlength=dataset.num_classes) for part in parts])
+    ours, theirs = (
+        labels.astype(np.int64) if dataset.labelled else np.zeros(len(labels), np.int64)
+        for labels in (dataset.train_labels, dataset.test_labels)
+    )
+    held = np.stack([np.bincount(ours[part], minlength=dataset.num_classes) for part in parts])
     for label, counts in enumerate(held.T):
-        samples = rng.permutation(np.flatnonzero(dataset.test_labels == label))
+        samples = rng.permutation(np.flatnonzero(theirs == label))
         if counts.sum() == 0:
             continue
         ends = np.rint(np.cumsum(counts) * (len(samples) / counts.sum())).astype(np.int64)
@@ -219,7 +268,9 @@ def _official(
     return train, [np.concatenate(pieces) + len(dataset.train_labels) for pieces in test]
 
 
-def _federation(dataset: Dataset, train: list[Indices], test: list[Indices], augment: bool) -> Federation:
+def _federation(
+    dataset: Dataset, train: list[Indices], test: list[Indices], augment: bool, constants: Constants
+) -> Federation:
     """Copy the samples in use, client after client, into one normalised tensor."""
     order = np.concatenate([rows for pair in zip(train, test, strict=True) for rows in pair])
     ends = np.cumsum([len(rows) for pair in zip(train, test, strict=True) for rows in pair])
@@ -227,35 +278,12 @@ def _federation(dataset: Dataset, train: list[Indices], test: list[Indices], aug
     ranges = [torch.arange(int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
     labels = np.concatenate([dataset.train_labels, dataset.test_labels])[order]
     return Federation(
-        inputs=torch.from_numpy(_normalised(dataset, order)),
+        inputs=torch.from_numpy(normalised(dataset, order, [*zip(starts[::2], ends[1::2], strict=True)], constants)),
         labels=torch.from_numpy(labels),
         train=tuple(ranges[::2]),
         test=tuple(ranges[1::2]),
         samples=torch.from_numpy(order),
         num_classes=dataset.num_classes,
         augment=augment,
+        constants=constants,
     )
-
-
-def _normalised(dataset: Dataset, order: Indices) -> NDArray[np.float32]:
-    """(value - mean) / std of the samples `order`, a piece at a time so that no second copy is needed."""
-    scale = 255.0 if dataset.train_inputs.dtype == np.uint8 else 1.0
-    broadcast = (-1, *(1 for _ in dataset.shape[1:]))
-    mean = (np.asarray(dataset.mean) * scale).astype(np.float32).reshape(broadcast)
-    std = (np.asarray(dataset.std) * scale).astype(np.float32).reshape(broadcast)
-    result = np.empty((len(order), *dataset.shape), np.float32)
-    for start in range(0, len(order), 4096):
-        rows = order[start : start + 4096]
-        result[start : start + len(rows)] = _samples(dataset, rows)
-        result[start : start + len(rows)] -= mean
-        result[start : start + len(rows)] /= std
-    return result
-
-
-def _samples(dataset: Dataset, rows: Indices) -> Inputs:
-    """Inputs by their number in the whole data set: training part first, then test part."""
-    border = len(dataset.train_inputs)
-    values = np.empty((len(rows), *dataset.shape), dataset.train_inputs.dtype)
-    values[rows < border] = dataset.train_inputs[rows[rows < border]]
-    values[rows >= border] = dataset.test_inputs[rows[rows >= border] - border]
-    return values

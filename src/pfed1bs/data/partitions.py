@@ -1,4 +1,4 @@
-"""Who holds which samples: label blocks, Dirichlet shares, or an even deal."""
+"""Who holds which samples: label blocks, Dirichlet shares, an even deal, or whoever owns them."""
 
 import re
 
@@ -10,7 +10,7 @@ from pfed1bs.core.rng import stream
 
 Indices = NDArray[np.int64]
 REDRAWS = 1000
-SCHEMES = ("labels:2", "dirichlet:0.3", "iid")
+SCHEMES = ("labels:2", "dirichlet:0.3", "iid", "natural")
 
 
 def generator(seed: int, *name: str | int) -> np.random.Generator:
@@ -18,11 +18,12 @@ def generator(seed: int, *name: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(stream(seed, *name).initial_seed() & (1 << 64) - 1))
 
 
-def partition(labels: Indices, clients: int, scheme: str, seed: int, min_size: int = 10) -> list[Indices]:
+def partition(labels: NDArray[np.generic], clients: int, scheme: str, seed: int, min_size: int = 10) -> list[Indices]:
     """Sample numbers of every client, disjoint, ascending; every client has at least `min_size`.
 
     "labels:c" gives client u the labels (u c + j) mod C, j < c; a label nobody owns is left out.
-    "dirichlet:a" shares every label by weights from Dirichlet(a, ..., a). "iid" deals shuffled samples evenly.
+    "dirichlet:a" shares every label by weights from Dirichlet(a, ..., a). "iid" deals shuffled samples evenly. Where
+    samples have owners see `chosen`.
     """
     if clients < 1:
         raise UserError(f"clients must be at least 1, got {clients}")
@@ -32,11 +33,19 @@ def partition(labels: Indices, clients: int, scheme: str, seed: int, min_size: i
             f"{clients} clients with {min_size} samples each are more than the {len(labels)} samples there are",
             f"use at most {len(labels) // min_size} clients, or a lower data.min_size",
         )
+    if kind in ("labels", "dirichlet") and (labels.ndim > 1 or labels.dtype.kind == "f"):
+        raise UserError(
+            f"{scheme} deals samples by their class, and these have none: targets have shape {labels.shape[1:]} of "
+            f"{labels.dtype}",
+            "use data.partition = iid, or natural where samples have owners",
+        )
     rng = generator(seed, "partition", scheme)
+    if kind == "natural":
+        raise UserError("these samples have no owners", "add an array owners, or use another data.partition")
     if kind == "labels":
-        parts = _blocks(labels, clients, int(value), rng)
+        parts = _blocks(labels.astype(np.int64), clients, int(value), rng)
     elif kind == "dirichlet":
-        parts = _shares(labels, clients, value, rng, min_size)
+        parts = _shares(labels.astype(np.int64), clients, value, rng, min_size)
     else:
         parts = [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
     smallest = min(range(clients), key=lambda u: len(parts[u]))
@@ -48,14 +57,26 @@ def partition(labels: Indices, clients: int, scheme: str, seed: int, min_size: i
     return parts
 
 
+def chosen(owners: NDArray[np.generic], clients: int, seed: int, min_size: int) -> NDArray[np.generic]:
+    """The owners that are clients, ascending: all with at least `min_size` samples, or so many of them, drawn."""
+    names, counts = np.unique(owners, return_counts=True)
+    able = names[counts >= min_size]
+    if not 1 <= clients <= len(able):
+        raise UserError(
+            f"{len(able)} of {len(names)} owners have {min_size} samples or more, {clients} clients were asked for",
+            f"use --clients {len(able)}, or a lower data.min_size",
+        )
+    return np.sort(generator(seed, "owners").permutation(able)[:clients]) if clients < len(able) else able
+
+
 def _parse(scheme: str) -> tuple[str, float]:
     """Name and number of a scheme."""
     kind, colon, text = scheme.partition(":")
-    if kind not in ("labels", "dirichlet", "iid"):
+    if kind not in ("labels", "dirichlet", "iid", "natural"):
         raise UserError(f"unknown partition {scheme!r}", nearest(scheme, SCHEMES))
-    if kind == "iid":
+    if kind in ("iid", "natural"):
         if colon:
-            raise UserError(f"iid takes no number, got {scheme!r}", "write iid")
+            raise UserError(f"{kind} takes no number, got {scheme!r}", f"write {kind}")
         return kind, 0.0
     whole = kind == "labels"
     pattern = r"[0-9]{1,6}" if whole else r"([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]{1,2})?"

@@ -14,13 +14,16 @@ from pfed1bs.data.dataset import Arrays, Dataset, dataset, hold_out
 from pfed1bs.data.download import fetch
 from pfed1bs.data.files import existing, reading
 
+TWO, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
+
 
 def load(name: str, root: str | Path | None = None, num_classes: int | None = None) -> Dataset:
     """The data set `name`: one of the catalogue, a path to a .npz file, or "package.module:function".
 
     Files of the known sets are looked for in `root`, the PFED1BS_DATA directory and the user cache, and downloaded
     to the cache when none has them. Own data are arrays x, y or x_train, y_train, x_test, y_test (a function returns
-    them in that order); x, y are split as `hold_out` says. `num_classes` of own data that do not show every label.
+    them in that order); x, y are split as `hold_out` says. After them may come owners, or owners_train, owners_test:
+    whose sample it is. `num_classes` of own data that do not show every label.
     """
     if root is not None and not Path(root).is_dir():
         raise UserError(f"data.root = {root} is no folder", "leave it out, or give the folder above the data sets'")
@@ -55,6 +58,13 @@ def _known(name: str, root: str | Path | None) -> Arrays:
             form, folder = found
             return form.read(folder)
         tried.append(f"{label} {place}: {lacking}")
+    known = CATALOGUE[name]
+    if not known.files:
+        forms = " or ".join(" ".join(form.files) for form in known.forms)
+        raise UserError(
+            "\n  ".join([f"no files of {name} were found, tried", *tried]),
+            f"it is not downloaded: put {forms} ({known.address}) into a folder {name} below data.root or PFED1BS_DATA",
+        )
     mirror = os.environ.get("PFED1BS_MIRROR") or None
     try:
         fetch(name, cache() / name, mirror)
@@ -100,7 +110,7 @@ def _digits() -> Arrays:
     else:
         content = need("sklearn.datasets", "data").load_digits()
         table = np.column_stack([content.data, content.target])
-    return hold_out((table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32), table[:, -1].astype(np.int64))
+    return hold_out((table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32), table[:, -1].astype(np.int64))
 
 
 def _npz(path: Path) -> Arrays:
@@ -108,11 +118,13 @@ def _npz(path: Path) -> Arrays:
         raise UserError(f"no file {path}", "data.name takes the path of a .npz file as seen from the current directory")
     with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
         arrays = {name: content[name] for name in content.files}
-    for names in (("x", "y"), ("x_train", "y_train", "x_test", "y_test")):
+    for names in (TWO, FOUR):
         if set(names) <= set(arrays):
-            return _four(str(path), [arrays[name] for name in names])
+            more = tuple(name.replace("y", "owners") for name in names[1::2])
+            return _four(str(path), [arrays[name] for name in (*names, *more) if name in arrays])
     raise UserError(
-        f"{path} must hold arrays x, y or x_train, y_train, x_test, y_test, got {', '.join(arrays) or 'none'}"
+        f"{path} must hold arrays {', '.join(TWO)} or {', '.join(FOUR)}, and may hold owners, got "
+        f"{', '.join(arrays) or 'none'}"
     )
 
 
@@ -126,15 +138,20 @@ def _function(name: str) -> Arrays:
         raise UserError(f"{name}: module {module} has no function {function!r}")
     result = make()
     if not isinstance(result, tuple | list):
-        raise UserError(f"{name} must return two or four arrays, got {type(result).__name__}")
+        raise UserError(f"{name} must return two to six arrays, got {type(result).__name__}")
     return _four(name, result)
 
 
 def _four(name: str, arrays: Sequence[object]) -> Arrays:
-    """Two arrays are split, four are taken as they are."""
-    values = [np.asarray(array) for array in arrays]
-    if len(values) == 2:
-        return hold_out(values[0], values[1])
-    if len(values) != 4:
-        raise UserError(f"{name} must give two or four arrays (x, y or train and test), got {len(values)}")
-    return values[0], values[1], values[2], values[3]
+    """Two arrays, or three with owners, are split; four, or six with owners, are taken as they are."""
+    values = tuple(np.asarray(array) for array in arrays)
+    if not all(value.ndim for value in values):
+        raise UserError(f"{name}: inputs, targets and owners must be arrays with one entry per sample")
+    if len(values) in (2, 3):
+        return hold_out(*values)
+    if len(values) not in (4, 6):
+        raise UserError(
+            f"{name} must give two or four arrays (x, y or train and test), or three or six with owners, got "
+            f"{len(values)}"
+        )
+    return values

@@ -24,7 +24,7 @@ def fitting(
     On the CPU a thread gets CACHE bytes of them: stacking pays for small models alone. A GPU is asked.
     """
     weights: int = 4 * algorithm.task.n
-    held: int = algorithm.task.held(data.shape, batch, device)
+    held: int = algorithm.task.held(data.shape, batch, device, data.inputs.dtype)
     if device.type == "cpu":
         most = torch.get_num_threads() * max(1, CACHE // (weights + held))
     else:

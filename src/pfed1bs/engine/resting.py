@@ -17,6 +17,7 @@ from pfed1bs.wire.messages import Message
 
 LEFT = 6.0  # nats that all samples of a client together may still cost
 MEMORY = 0.8  # weight of the rounds before in the smoothed loss
+NATS = ("cross-entropy", "bce")  # losses with this unit
 OWN = "rest/"  # what the keys of this file begin with
 
 
@@ -66,13 +67,17 @@ class Resting:
 
 
 def resting(method: Algorithm, level: float) -> Algorithm:
-    """The method with clients that rest below a loss of `level`, if it has a shared model to rest from; 0: itself."""
-    return cast(Algorithm, Resting(method, level)) if level and method.rests else method
+    """The method with clients that rest below a loss of `level`, if it has a shared model to rest from; 0: itself.
+
+    Losses that are no entropy know no such level: what is little depends on their targets.
+    """
+    able = method.rests and method.task.loss.name in NATS
+    return cast(Algorithm, Resting(method, level)) if level and able else method
 
 
-def over(clients: State) -> bool:
-    """Whether all of these clients rest."""
-    return f"{OWN}on" in clients and bool(clients[f"{OWN}on"].all())
+def over(clients: State, among: Tensor | slice = slice(None)) -> bool:
+    """Whether all clients `among` these ids rest."""
+    return f"{OWN}on" in clients and bool(clients[f"{OWN}on"][among].all())
 
 
 def _apart(clients: State) -> State:

@@ -106,7 +106,7 @@ def simulate(
         chunk = size.chunk or fitting(algorithm, now.clients, data, size.batch, size.sampled, device)
     size, local = replace(size, chunk=chunk), Recorder()
     for t in range(now.round, size.rounds):
-        if over(now.clients):
+        if over(now.clients, data.present):
             return
         with explained(device, f"round {t}", chunk or len(data.sizes)):
             done = _round(algorithm, data, now, size, trust, local)
@@ -119,11 +119,11 @@ def _round(
 ) -> Round:
     """The next round."""
     began, t, device = perf_counter(), now.round, where(now)
-    plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled)
+    plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled, data.present)
     turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
     if device.type != "cpu" and t + 1 < size.rounds:
-        following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled)
-        turn = replace(turn, later=working(algorithm, following, data.sizes, now.seen))
+        following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled, data.present)
+        turn = replace(turn, later=working(algorithm, following, data.sizes, now.seen, data.present))
     done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
     differ = {client: said for part in done for client, said in part.differing.items()}
     done = [part for part in done if len(part.ids)]
@@ -139,7 +139,7 @@ def _round(
     bill = traffic(algorithm, asked.news, [*sent, *differ.values()], asked.active)
     after = replace(after, clients=state, lost=after.lost | differ.keys())
     seconds = perf_counter() - began
-    return Round(t, plan.cohort, bill, sent, log, seconds, after, data.sizes, last=over(after.clients))
+    return Round(t, plan.cohort, bill, sent, log, seconds, after, data.sizes, last=over(after.clients, data.present))
 
 
 def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Schedule:
@@ -147,10 +147,16 @@ def scheduled(schedule: Schedule | None, fields: Mapping[str, int | None]) -> Sc
     return replace(schedule or Schedule(), **fields)  # type: ignore[arg-type]  # a field that it has not is a TypeError
 
 
-def prepare(algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampled: int | None) -> Plan:
-    """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients."""
-    cohort = sample(seed, now.round, sizes, now.seen, sampled)
-    active = working(algorithm, cohort, sizes, now.seen)
+def prepare(
+    algorithm: Algorithm, now: Progress, sizes: Tensor, seed: int, sampled: int | None, among: Tensor | None = None
+) -> Plan:
+    """Who takes part in the next round, and what each of them is sent; `sizes` (K,) training samples of all clients.
+
+    `among` are the ids of those who may take part; None: all.
+    """
+    among = torch.arange(len(sizes)) if among is None else among
+    cohort = sample(seed, now.round, sizes, now.seen, sampled, among)
+    active = working(algorithm, cohort, sizes, now.seen, among)
     with alone(where(now), numbers(now)):
         return Plan(cohort, active, tell(algorithm, now.server, now.history, active, now.lost))
 
@@ -221,20 +227,24 @@ def begin(algorithm: Algorithm, clients: int) -> Progress:
     return Progress(0, server, states, torch.full((clients,), -1))
 
 
-def sample(seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None) -> Cohort:
+def sample(
+    seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None, among: Tensor | None = None
+) -> Cohort:
     """The clients of a round: uniform without replacement, the same for every method."""
-    clients = len(sizes)
+    among = torch.arange(len(sizes)) if among is None else among
+    clients = len(among)
     if sampled is not None and not 1 <= sampled <= clients:
-        raise UserError(f"sampled must be in 1 .. clients = {clients}, got {sampled}")
-    ids = torch.randperm(clients, generator=stream(seed, "cohort", round))[: sampled or clients].sort().values
+        few = " without the newcomers" if clients < len(sizes) else ""
+        raise UserError(f"sampled must be in 1 .. clients = {clients}{few}, got {sampled}")
+    ids = among[torch.randperm(clients, generator=stream(seed, "cohort", round))[: sampled or clients]].sort().values
     return Cohort(seed, round, ids, sizes.cpu()[ids], seen[ids])
 
 
-def working(algorithm: Algorithm, cohort: Cohort, sizes: Tensor, seen: Tensor) -> Cohort:
-    """Who does local work in the round of this cohort: its clients, or everyone."""
+def working(algorithm: Algorithm, cohort: Cohort, sizes: Tensor, seen: Tensor, among: Tensor) -> Cohort:
+    """Who does local work in the round of this cohort: its clients, or everyone `among` whom it was drawn."""
     if algorithm.trains == "sampled":
         return cohort
-    return Cohort(cohort.seed, cohort.round, torch.arange(len(sizes)), sizes.cpu(), seen)
+    return Cohort(cohort.seed, cohort.round, among, sizes.cpu()[among], seen[among])
 
 
 def counted(differing: Sized) -> State:

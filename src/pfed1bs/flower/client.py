@@ -9,6 +9,7 @@ import torch
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
+from pfed1bs.data.normalise import with_constants
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, agreeing, hear, moved, rows
 from pfed1bs.engine.rounds import choose
@@ -57,7 +58,15 @@ class Client:
             )
         part, (shape, classes) = self.config.data, self.rules.problem(self.config)
         options = (part.cap, self.config.seed_of("partition"), part.min_size, part.augment, part.validate)
-        alone = federate(load(self.own, num_classes=classes), 1, "iid", "official", *options)
+        samples = load(self.own, num_classes=classes)
+        if part.constants:
+            samples = with_constants(samples, part.constants)
+        elif part.normalise == "shared" and samples.mean:
+            raise UserError(
+                "this client has data of its own and cannot know the mean and deviation of all clients' samples",
+                "set data.normalise to none, to client for its own, or data.constants to a file with both",
+            )
+        alone = federate(samples, 1, "iid", "official", *options, part.normalise)
         if alone.shape != shape:
             raise UserError(f"samples of {self.own} have shape {alone.shape}, the federation's {shape}", "reshape them")
         empty = tuple(torch.empty(0, dtype=torch.int64) for _ in range(self.partition))
@@ -122,7 +131,7 @@ class Client:
         return {"up": said, **log}
 
     def judge(self, content: Content, shelf: Shelf, base: int, round: int, state: State) -> dict[str, Value]:
-        """Right answers, samples and loss of each kind of model on the client's own test samples; nothing is kept."""
+        """What is counted of each kind of model on the client's own test samples; nothing is kept."""
         sent, at = messages(content, "news"), torch.tensor([self.partition])
         later = state  # after the news, which show what the shared model is now; judged is what the client has
         if self.algorithm.judged_with == "replica":
@@ -138,10 +147,7 @@ class Client:
             self.data.batches(at, round, *size),
         )
         scores = {name: score(self.algorithm, self.data, model, at) for name, model in models.items()}
-        return {
-            f"score/{name}": [float(found.correct), float(found.samples), float(found.loss)]
-            for name, found in scores.items()
-        }
+        return {f"score/{name}": found.flat() for name, found in scores.items()}
 
 
 @lru_cache(maxsize=4)  # Flower's simulation asks many clients in one process

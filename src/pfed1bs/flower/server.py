@@ -14,7 +14,7 @@ from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counte
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.trust import finite
 from pfed1bs.engine.turns import Diverged
-from pfed1bs.flower.judging import needed
+from pfed1bs.flower.judging import needed, possible
 from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
@@ -23,7 +23,6 @@ from pfed1bs.wire.messages import Message, decode
 
 PAUSE = 1.0  # seconds between looks at who is connected
 ROOM = 2  # times its bytes that a message may take until the round ends, besides packed signs; others are decoded again
-MOST_LOSS = 1e6  # that a client may report; the log of a probability in float32 is at most 104
 AGAIN = 10  # looks after which nodes that did not introduce themselves well are asked once more
 
 
@@ -227,16 +226,19 @@ class Server:
             except ValueError as error:
                 self.event(f"round {now.round}: client {client} is not judged: {error}")
         names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
-        stacked = {name: torch.tensor([one[name] for one in found.values()], dtype=torch.float64).T for name in names}
-        return torch.tensor([*found]), {name: Score(*values) for name, values in stacked.items()}
+        stacked = {name: torch.tensor([one[name] for one in found.values()], dtype=torch.float64) for name in names}
+        kinds = self._counts, self.algorithm.task.loss.metrics
+        return torch.tensor([*found]), {name: Score.of(values, *kinds) for name, values in stacked.items()}
+
+    @property
+    def _counts(self) -> dict[str, tuple[int, ...]]:
+        """What a client counts on its test samples beside their number and loss."""
+        return self.algorithm.task.loss.shapes(self.rules.problem(self.config)[1])
 
     def _scores(self, content: Content) -> dict[str, list[float]]:
         scores = reals(content, "score/")
         for name, values in scores.items():
-            if not (len(values) == 3 and all(map(isfinite, values)) and 0 <= values[0] <= values[1] and values[1] >= 1):
-                raise ValueError(f"its score {name} must be right answers, samples and loss, got {values}")
-            if values[1] > self.rules.max_samples or abs(values[2]) > MOST_LOSS:
-                raise ValueError(f"its score {name} counts more samples or loss than anybody has, got {values}")
+            possible(name, values, self._counts, self.rules.max_samples)
         if "personal" not in scores:
             raise ValueError("its answer has no score of the personal model")
         return scores

@@ -106,7 +106,8 @@ class Folder(RunFolder):
         line = super().judged(ids, scores, replace(done, sizes=self.server.roster.sizes))  # some may have come since
         if not line:
             return {}
-        self.event(f"round {done.number}: accuracy {line['accuracy']:.2f} at {len(ids)} clients")
+        metric = scores["personal"].metric
+        self.event(f"round {done.number}: {metric.told(line[metric.name])} at {len(ids)} clients")
         return line | {"judged": len(ids)}
 
     def append(self, record: Record, done: Round) -> None:

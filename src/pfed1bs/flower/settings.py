@@ -84,6 +84,11 @@ def _valid(config: Config, rules: Rules) -> None:
     for key in ("timeout", "attempts", "max_samples"):
         if not getattr(rules, key) > 0:
             raise UserError(f"{key} must be positive, got {getattr(rules, key)}", f"try {key}={getattr(Rules, key)}")
+    if config.data.newcomers:
+        raise UserError(
+            f"data.newcomers = {config.data.newcomers} is for simulations; here clients come when they come",
+            "leave it out",
+        )
     if rules.resume and not config.out:
         raise UserError("resume needs to know the run folder", "add out='DIR'")
 

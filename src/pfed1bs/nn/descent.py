@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core.sketch import Sketch
-from pfed1bs.nn.task import State, Task
+from pfed1bs.nn.parts import State
+from pfed1bs.nn.task import Task
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import random
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock, get_ident
 
@@ -28,7 +29,8 @@ class Network:
 
     All clients at once through the program of known layers or else vmap, or with `stacked=False` one after the other.
     None chooses: on the CPU one after the other for convolutions, where batched ones are twice as slow, and for modules
-    of unknown parts, where a client's bits would depend on the others. On a GPU convolutions are tried both ways, all
+    of unknown parts, where a client's bits would depend on the others; elsewhere where vmap fails. A warning says once
+    why a module that is not convolutional is not computed all at once. On a GPU convolutions are tried both ways, all
     clients at once and each on one of several streams, and go on in the faster one.
     """
 
@@ -40,11 +42,15 @@ class Network:
         names, before = set(names), _Random()
         modules = {mode: pool_first(_twin(module).train(mode)) for mode in (True, False)}
         self._programs = {mode: program(modules[mode], names, head) for mode in modules}
-        self._modules = {mode: modules[mode] if self._programs[mode] else _twin(module).train(mode) for mode in modules}
+        self._modules = {
+            mode: modules[mode] if isinstance(self._programs[mode], Program) else _twin(module).train(mode)
+            for mode in modules
+        }
         self._check(before)  # what is drawn while the layers are found out would be a constant of this process
         self._ways = Ways()
         self._copies: dict[tuple[int, bool], _Copy] = {}
         self._held: dict[tuple[tuple[int, ...], int], int] = {}
+        self._reason = ""  # why clients are computed one after the other, once that was said
 
     def __call__(
         self, values: Mapping[str, Tensor], x: Tensor, training: bool, places: Places | None = None
@@ -53,14 +59,16 @@ class Network:
         mine, steps = self._copy(training), self._programs[training]
         now = Pass(mine.module, len(x), values, places)
         one_by_one = self.one_by_one(x.device, training)
-        if steps is not None and not one_by_one:
+        if isinstance(steps, Program) and not one_by_one:
             ways = {
                 "stacked": lambda own: self._computed(steps, own, x),
                 "lanes": lambda own: client_by_client(mine, own, x),
             }
             tried = self._convolves and self._stacked is None and x.is_cuda
             return self._ways(ways, now, x) if tried else ways["stacked"](now)
-        before = _Random(x.device) if steps is None else None  # known layers draw nothing
+        if isinstance(steps, str) and one_by_one and self._stacked is None and not self._convolves:
+            self._say(steps)
+        before = None if isinstance(steps, Program) else _Random(x.device)  # known layers draw nothing
         leaves = {name: leaf(values[name]) for name in places.out} if places else {}
         compute = self._one_by_one if one_by_one else self._all_at_once
         with torch.set_grad_enabled(places is not None):
@@ -73,15 +81,16 @@ class Network:
         """Whether clients are computed one after the other on this device."""
         if self._stacked is not None:
             return not self._stacked
-        return device.type == "cpu" and (self._convolves or self._programs[training] is None)
+        unknown = isinstance(self._programs[training], str)
+        return bool(self._reason) or (device.type == "cpu" and (self._convolves or unknown))
 
-    def held(self, shape: tuple[int, ...], batch: int) -> int:
+    def held(self, shape: tuple[int, ...], batch: int, dtype: torch.dtype) -> int:
         """Bytes that a step of one client keeps for its way back, found without computing; 0 where it cannot be."""
         if (shape, batch) not in self._held:
             before, kept = _Random(), dict[int, Tensor]()
             module = copy.deepcopy(self._modules[True]).to("meta")
             own = {value.untyped_storage()._cdata for value in (*module.parameters(), *module.buffers())}
-            x = torch.empty(batch, *shape, device="meta")
+            x = torch.empty(batch, *shape, device="meta", dtype=dtype)
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_keeping(kept), lambda value: value):
                 try:
                     module(x)
@@ -90,6 +99,11 @@ class Network:
             self._check(before)
             self._held[shape, batch] = sum(value.nbytes for key, value in kept.items() if key not in own)
         return self._held[shape, batch]
+
+    def _say(self, reason: str) -> None:
+        if not self._reason and any(self._module.children()):  # a single layer is as fast this way
+            warnings.warn(f"{type(self._module).__name__} is computed client by client: {reason}", stacklevel=2)
+        self._reason = reason
 
     @staticmethod
     @torch.no_grad()
@@ -103,6 +117,9 @@ class Network:
         except RuntimeError as error:
             if "vmap" not in str(error) and "Batching rule" not in str(error):
                 raise
+            if self._stacked is None:
+                self._say(f"torch cannot do it all at once ({str(error).splitlines()[0]})")
+                return self._one_by_one(mine, values, x)
             name = type(self._module).__name__
             raise UserError(f"{name} cannot be computed for all clients at once ({error})", WAY_OUT) from error
         return outputs, features
@@ -121,7 +138,7 @@ class Network:
         before.restore()
         raise UserError(
             f"{type(self._module).__name__} draws from the global random state, so that two equal runs would differ",
-            "take dropout and other random draws out of its forward",
+            "take random draws out of its forward; the layer torch.nn.Dropout draws from each client's own stream",
         )
 
     def _copy(self, training: bool) -> "_Copy":

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,51 +11,47 @@ from torch import Tensor, nn
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.graphs import Graphs
 from pfed1bs.core.rng import stream
+from pfed1bs.nn import dropout
+from pfed1bs.nn.losses import Function, loss_of
 from pfed1bs.nn.network import GLOBAL_RANDOM, Network
+from pfed1bs.nn.parts import Constants, State, parts_of
 from pfed1bs.nn.stacked import Pass, Places
 
-State = dict[str, Tensor]
 Penalty = Callable[[Tensor, Tensor], Tensor]  # features (K, B, d) and labels (K, B) -> extra loss (K,)
 
 BUFFER = "buffer/"  # what the keys of a client's buffers begin with
-NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One parameter tensor inside the flat weights."""
-
-    name: str
-    slice: slice
-    shape: tuple[int, ...]
-    kind: Literal["weight", "bias", "norm"]  # norm: scale and shift of a normalisation layer
-    head: bool  # belongs to the last linear layer
 
 
 class Task:
-    """Mean cross-entropy of a module as a function of flat weights, batched over clients.
+    """The mean loss of a module as a function of flat weights, batched over clients.
 
-    Weights w are rows (K, n) in `named_parameters()` order, frozen parameters left out; inputs x (K, B, ...), labels
-    y (K, B). Buffers (BatchNorm statistics) and frozen parameters travel beside w as a State with keys "buffer/name",
-    one row per client. Several threads may use one Task.
+    Weights w are rows (K, n) in `named_parameters()` order; inputs x (K, B, ...), targets y (K, B, ...). Parameters
+    that do not require gradients are constants of the task: n is what is trained. Buffers (BatchNorm statistics, the
+    keys of dropout) travel beside w as a State with keys "buffer/name", one row per client. Several threads may use one
+    Task.
 
-    `stacked` says whether clients are computed all at once or one after the other; None takes the faster way that gives
-    a client the bits it has alone, which on the CPU is one after the other for convolutions and unknown parts. `bn`
-    says whether methods that average weights average statistics too.
+    `loss` is "cross-entropy" (of classes, or of the next characters of sequences), "mse", "bce" or a function of
+    outputs and targets of K clients that returns K mean losses; `metric` the number that models are judged by, None:
+    the first that fits. `stacked` says whether clients are computed all at once or one after the other; None takes the
+    faster way that gives a client the bits it has alone, which on the CPU is one after the other for convolutions and
+    unknown parts. `bn` says whether methods that average weights average statistics too. `seed` is that of dropout.
     """
 
-    def __init__(self, module: nn.Module, stacked: bool | None = None, bn: Literal["local", "avg"] = "local") -> None:
-        layers = dict(module.named_modules())
-        drops = [name for name, layer in layers.items() if isinstance(layer, nn.modules.dropout._DropoutNd)]
-        if drops:
-            raise UserError(
-                f"dropout draws from the global random state, which training must not touch, got layers {drops}",
-                "replace them by torch.nn.Identity()",
-            )
-        self.bn = bn
-        self._module = copy.deepcopy(module)
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: str | Function = "cross-entropy",
+        *,
+        metric: str | None = None,
+        stacked: bool | None = None,
+        bn: Literal["local", "avg"] = "local",
+        seed: int = 0,
+    ) -> None:
+        self.loss, self.bn, self._seed = loss_of(loss, metric), bn, seed
+        self._module = dropout.replaced(copy.deepcopy(module))
+        layers = dict(self._module.named_modules())
         self._head = next((name for name in reversed(layers) if isinstance(layers[name], nn.Linear)), None)
-        self.parts = _parts(self._module, self._head)
+        self.parts = parts_of(self._module, self._head)
         if not self.parts:
             raise UserError(
                 f"a model needs trainable parameters, {type(module).__name__} has none", "set requires_grad"
@@ -64,9 +59,10 @@ class Task:
         self.n = self.parts[-1].slice.stop
         self._lengths = [math.prod(part.shape) for part in self.parts]
         trained = {part.name for part in self.parts}
-        frozen = {name: value.detach() for name, value in self._module.named_parameters() if name not in trained}
-        self._buffers: State = {**frozen, **dict(self._module.named_buffers())}
-        self._network = Network(self._module, [*trained, *self._buffers], self._head, stacked)
+        self._frozen = Constants({k: v.detach() for k, v in self._module.named_parameters() if k not in trained})
+        self._buffers: State = dict(self._module.named_buffers())
+        names = [*trained, *self._frozen.values, *self._buffers]
+        self._network = Network(self._module, names, self._head, stacked)
         self._graphs = Graphs()  # steps on a GPU
 
     def init(self, seed: int) -> Tensor:
@@ -83,8 +79,10 @@ class Task:
         return torch.cat([values[part.name].detach().flatten() for part in self.parts])
 
     def buffers(self, clients: int) -> State:
-        """The buffers every client begins with, (clients, ...) each; empty for a model that has none."""
-        return {BUFFER + name: value.expand(clients, *value.shape).clone() for name, value in self._buffers.items()}
+        """The buffers that clients 0, 1, ... begin with, (clients, ...) each; empty for a model that has none."""
+        first = {name: value.expand(clients, *value.shape).clone() for name, value in self._buffers.items()}
+        first |= {name: dropout.first(self._seed, name, clients) for name in dropout.keys(self._module)}
+        return {BUFFER + name: value for name, value in first.items()}
 
     def gradient(
         self,
@@ -105,10 +103,10 @@ class Task:
         found = self._gradient(given, penalty, **room) if found is None else found
         return found["grad"], found["loss"], {name: found[name] for name in buffers}
 
-    def loss(self, w: Tensor, x: Tensor, y: Tensor, buffers: State) -> tuple[Tensor, State]:
+    def losses(self, w: Tensor, x: Tensor, y: Tensor, buffers: State) -> tuple[Tensor, State]:
         """Losses (K,) and the buffers after one batch per client, in training mode, without a gradient."""
         given = {"w": w.data, "x": x, "y": y, **buffers}
-        found = self._graphs("loss", self._loss, given) or self._loss(given)
+        found = self._graphs("losses", self._losses, given) or self._losses(given)
         return found["loss"], {name: found[name] for name in buffers}
 
     def descend(
@@ -136,12 +134,12 @@ class Task:
         return found["w"], found["loss"], {name: found[name] for name in buffers}
 
     @torch.no_grad()
-    def _loss(self, given: State) -> State:
-        """The work of `loss` on named tensors."""
+    def _losses(self, given: State) -> State:
+        """The work of `losses` on named tensors."""
         w, x, y, buffers = _parted(given)
         own = {name: value.clone() for name, value in buffers.items()}  # BatchNorm writes its statistics in place
-        logits, _, _ = self._network(self._values(self._views(w), own), x, training=True)
-        return {"loss": _cross_entropy(logits, y)[0], **own}
+        outputs, _, _ = self._network(self._values(self._views(w), own), x, training=True)
+        return {"loss": self.loss(outputs, y)[0], **own}
 
     def _gradient(self, given: State, penalty: Penalty | None = None, grad: Tensor | None = None) -> State:
         """The work of `gradient` on named tensors."""
@@ -174,8 +172,8 @@ class Task:
 
     def _pass(self, values: State, x: Tensor, y: Tensor, places: Places, penalty: Penalty | None) -> Tensor:
         """Forward and back; losses (K,)."""
-        logits, now, back = self._network(values, x, training=True, places=places)
-        loss, error = _cross_entropy(logits, y)
+        outputs, now, back = self._network(values, x, training=True, places=places)
+        loss, error = self.loss(outputs, y)
         if penalty is not None:
             features = self._seen(now).detach().requires_grad_()
             with torch.enable_grad():
@@ -191,7 +189,7 @@ class Task:
 
     @torch.no_grad()
     def logits(self, w: Tensor, x: Tensor, buffers: State) -> Tensor:
-        """Logits (K, B, classes) in evaluation mode: BatchNorm uses each client's own running statistics."""
+        """Outputs (K, B, ...) in evaluation mode: BatchNorm uses each client's own running statistics."""
         given = {"w": w.detach(), "x": x, **buffers}
         found = self._graphs("logits", lambda own: {"logits": self._logits(own)}, given)
         return self._logits(given) if found is None else found["logits"]
@@ -206,9 +204,9 @@ class Task:
         """What the last linear layer sees, (K, B, d), in evaluation mode."""
         return self._seen(self._network(self._values(self._views(w), buffers), x, training=False)[1])
 
-    def held(self, shape: tuple[int, ...], batch: int, device: torch.device) -> int:
+    def held(self, shape: tuple[int, ...], batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
         """Bytes that a step holds for each client on the way back; 0 where one follows the other."""
-        return 0 if self._network.one_by_one(device, training=True) else self._network.held(shape, batch)
+        return 0 if self._network.one_by_one(device, training=True) else self._network.held(shape, batch, dtype)
 
     def _views(self, w: Tensor) -> dict[str, Tensor]:
         pieces = torch.split(w, self._lengths, 1)
@@ -220,7 +218,9 @@ class Task:
                 f"this model's buffers are {sorted(self._buffers)}, got the keys {sorted(buffers)}",
                 f'begin with task.buffers(clients) and pass on the keys that begin with "{BUFFER}"',
             )
-        return weights | {name.removeprefix(BUFFER): value for name, value in buffers.items()}
+        rows = next(iter(weights.values()))
+        own = {name.removeprefix(BUFFER): value for name, value in buffers.items()}
+        return weights | own | self._frozen.stacked(len(rows), rows.device)
 
     def _seen(self, done: Pass) -> Tensor:
         if self._head is None or done.features is None:
@@ -239,29 +239,6 @@ def _parted(given: State) -> tuple[Tensor, Tensor, Tensor, State]:
 
 def _rows(values: Mapping[str, Tensor], at: slice) -> State:
     return {name: value[at] for name, value in values.items()}
-
-
-def _parts(module: nn.Module, head: str | None) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    start = 0
-    for name, value in module.named_parameters():
-        if not value.requires_grad:
-            continue
-        owner = name.rpartition(".")[0]
-        norm = isinstance(module.get_submodule(owner), NORMS)
-        kind: Literal["weight", "bias", "norm"] = "norm" if norm else "weight" if value.dim() > 1 else "bias"
-        stop = start + math.prod(value.shape)
-        parts.append(Part(name, slice(start, stop), tuple(value.shape), kind, owner == head))
-        start = stop
-    return tuple(parts)
-
-
-def _cross_entropy(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy of every client (K,) and its gradient (K, B, C): softmax minus one-hot, over B."""
-    at = y.unsqueeze(1)
-    log = logits.mT.log_softmax(1)  # (K, C, B): five times as fast as over the last axis, which is short
-    loss = log.gather(1, at).mean((1, 2)).neg_()
-    return loss, log.exp_().scatter_(1, at, -1.0, reduce="add").div_(y.shape[1]).mT
 
 
 def _reset(module: nn.Module) -> None:

@@ -2,11 +2,15 @@
 
 import operator
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from pfed1bs.nn.dropout import Dropout
+from pfed1bs.nn.sequences import embedding, recurrent
+from pfed1bs.nn.sequences import known as known_sequence
 from pfed1bs.nn.stacked import Nodes, Program, Step, linear, measured, plain, relu, reshaped, weighted
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -24,14 +28,21 @@ RELUS = (nn.ReLU, F.relu, torch.relu, "relu")
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, F.max_pool1d, F.max_pool2d)
 
 
-def program(module: nn.Module, names: Iterable[str], head: str | None) -> Program | None:
-    """How to compute the module for all clients in its present mode; None where a part of it is not known.
+class _Tracer(fx.Tracer):
+    """Takes layers that draw from a client's key as they are."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Dropout) or super().is_leaf_module(m, module_qualified_name)
+
+
+def program(module: nn.Module, names: Iterable[str], head: str | None) -> Program | str:
+    """How to compute the module for all clients in its present mode, or what part of it is not known.
 
     `names` are the parameters and buffers that a Pass will hold; the input of the layer `head` is kept as features.
     Tracing changes how all modules are called while it lasts: no other thread may compute meanwhile.
     """
     graph = _traced(module)
-    return None if graph is None else _Compiler(module, set(names), head, graph).program()
+    return graph if isinstance(graph, str) else _Compiler(module, set(names), head, graph).program()
 
 
 def pool_first(module: nn.Module) -> nn.Module:
@@ -41,7 +52,7 @@ def pool_first(module: nn.Module) -> nn.Module:
     on. There are fewer of them.
     """
     graph, changed = _traced(module), False
-    for pool in [] if graph is None else list(graph.nodes):
+    for pool in [] if isinstance(graph, str) else list(graph.nodes):
         relu = pool.args[0] if pool.args and _kind(module, pool) in MAX_POOLS else None
         if isinstance(relu, fx.Node) and _kind(module, relu) in RELUS and len(relu.users) == 1:
             [source] = relu.all_input_nodes
@@ -50,18 +61,18 @@ def pool_first(module: nn.Module) -> nn.Module:
             relu.replace_input_with(source, pool)
             pool.append(relu)
             changed = True
-    found = fx.GraphModule(module, graph).train(module.training) if graph is not None and changed else module
+    found = fx.GraphModule(module, graph).train(module.training) if changed and not isinstance(graph, str) else module
     return found if len(found.state_dict()) == len(module.state_dict()) else module  # unused layers would get lost
 
 
-def _traced(module: nn.Module) -> fx.Graph | None:
-    """The module's graph, if it has one."""
+def _traced(module: nn.Module) -> fx.Graph | str:
+    """The module's graph, or why it has none."""
     if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
-        return None
+        return "it has hooks"
     try:
-        return fx.Tracer().trace(module)
+        return _Tracer().trace(module)
     except (fx.proxy.TraceError, TypeError, AttributeError, RuntimeError, ValueError):
-        return None  # symbolic inputs do not suit every module; vmap says what is wrong if it cannot stack it either
+        return "its forward needs more than symbolic inputs"  # vmap says what is wrong if it cannot stack it either
 
 
 def _kind(module: nn.Module, node: fx.Node) -> object:
@@ -78,19 +89,24 @@ class _Compiler:
         self.sizes: set[fx.Node] = set()  # integers for reshaping
         self.live: set[fx.Node] = set()  # what depends on weights
 
-    def program(self) -> Program | None:
-        """All steps, or None where one is not known."""
+    def program(self) -> Program | str:
+        """All steps, or the first that is not known."""
         first, *nodes, last = self.graph.nodes
         steps: list[tuple[fx.Node, Step, Nodes]] = []
         for node in nodes:
+            if node.target is operator.getitem and not node.users:
+                continue  # the last state of a recurrent layer, unpacked and left alone
             sources = [source for source in node.all_input_nodes if source in self.live]
             step = self.layer(node, sources) if node.op == "call_module" else self.function(node, sources)
             if step is None:
-                return None
+                kind = _kind(self.module, node)
+                what = f"{node.name} ({kind.__name__})" if isinstance(kind, type) else node.name
+                return f"its part {what} is not known to treat samples one by one"
             if sources and node not in self.sizes:
                 self.live.add(node)
             steps.append((node, step, sources))
-        return Program(first, steps, last.args[0]) if last.args[0] in self.live else None
+        whole = isinstance(last.args[0], fx.Node) and last.args[0] in self.live
+        return Program(first, steps, last.args[0]) if whole else "its outputs do not depend on its weights"
 
     def layer(self, node: fx.Node, sources: Nodes) -> Step | None:
         """The step of a known layer; None for others, and for weights that go by another name (tied ones)."""
@@ -99,11 +115,13 @@ class _Compiler:
         known = self.names.issuperset(f"{node.target}.{key}" for key in own)
         if not known or len(node.args) != 1 or node.kwargs or self.overwrites(node, layer):
             return None
-        if kind in (nn.Linear, *WEIGHTED_LAYERS):
+        if kind in (nn.Linear, *WEIGHTED_LAYERS) or known_sequence(layer):
             self.live.add(node)
         if kind is nn.Linear:
             return linear(node, sources, node.target == self.head, self.calls.count(node.target) == 1)
-        if kind in WEIGHTED_LAYERS:
+        if known_sequence(layer):
+            return embedding(node) if kind is nn.Embedding else recurrent(node, sources, cast(nn.RNNBase, layer))
+        if kind in (*WEIGHTED_LAYERS, Dropout):
             return weighted(node, sources, own)
         if kind is nn.ReLU:
             return relu(node, self.spare(node))
@@ -126,6 +144,8 @@ class _Compiler:
         if target in ("view", "reshape") and len(args) > 1 and not sized[0]:
             lead = args[1][0] if isinstance(args[1], tuple | list) else args[1]
             return reshaped(node) if lead == -1 or lead in self.sizes else None
+        if target is operator.getitem and args[1] == 0 and self.states(node):
+            return lambda now, values: (values[node.all_input_nodes[0]], lambda _, g: [g])  # its outputs are its value
         if target == "size" or (target is getattr and args[1] == "shape") or (target is operator.getitem and sized[0]):
             self.sizes.add(node)
             return measured(node)
@@ -135,6 +155,11 @@ class _Compiler:
         """Whether the input of a step is memory of a linear layer that no other step sees."""
         [source] = node.all_input_nodes
         return _kind(self.module, source) is nn.Linear and len(source.users) == 1
+
+    def states(self, node: fx.Node) -> bool:
+        """Whether the source of a node is a recurrent layer."""
+        [source] = node.all_input_nodes
+        return _kind(self.module, source) in (nn.GRU, nn.LSTM)
 
     def overwrites(self, node: fx.Node, layer: nn.Module | None) -> bool:
         """Whether a step changes its input while others use it, or takes values in a way that steps do not."""

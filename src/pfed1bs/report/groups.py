@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import shown
+from pfed1bs.engine.metrics import Metric
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.runs.config import with_role
 
@@ -49,6 +50,11 @@ class Group:
     def algorithm(self) -> str:
         """Name of the method."""
         return self.records[0].algorithm
+
+    @property
+    def metric(self) -> Metric:
+        """What its models are judged by."""
+        return self.records[0].metric
 
     @property
     def silent(self) -> bool:

@@ -16,9 +16,9 @@ from pfed1bs.report.style import DARK
 from pfed1bs.report.tables import clients, environments, facts, notes, settings
 
 CAPTIONS = {
-    "accuracy-bytes": "Personal accuracy against everything sent until then, up and down, by all clients together.",
-    "accuracy-rounds": "Personal accuracy against rounds.",
-    "accuracy-clients": "Personal accuracy client by client, after the last round.",
+    "accuracy-bytes": "Personal {} against everything sent until then, up and down, by all clients together.",
+    "accuracy-rounds": "Personal {} against rounds.",
+    "accuracy-clients": "Personal {} client by client, after the last round.",
     "training-loss": "Training loss, mean over the clients of a round.",
     "diagnostics": "What the methods log about themselves, by rounds.",
 }
@@ -29,7 +29,8 @@ def write(records: Sequence[RunRecord], path: str | Path, against: Against | Non
     need("matplotlib", "report")
     jinja2 = need("jinja2", "report")
     path, found = Path(path), groups(records)
-    drawn = draw_all(records)
+    drawn, metric = draw_all(records), found[0].metric
+    captions = {name: text.format(metric.name if metric.percent else metric.words) for name, text in CAPTIONS.items()}
     (path.parent / "plots").mkdir(parents=True, exist_ok=True)
     for name, text in drawn.items():
         (path.parent / "plots" / f"{name}.svg").write_text(text, encoding="utf-8")
@@ -46,7 +47,8 @@ def write(records: Sequence[RunRecord], path: str | Path, against: Against | Non
         table=results(found),
         against=against.method if against else "",
         differences=against.sheet(labelled(found)) if against else [],
-        pictures=[(name, CAPTIONS[name], inline(text, name)) for name, text in drawn.items()],
+        pictures=[(name, captions[name], inline(text, name, captions[name])) for name, text in drawn.items()],
+        metric=metric,
         notes=notes(found),
         clients=clients(found),
         settings=settings(found),
@@ -57,7 +59,7 @@ def write(records: Sequence[RunRecord], path: str | Path, against: Against | Non
     path.write_text(page, encoding="utf-8")
 
 
-def inline(svg: str, name: str) -> str:
+def inline(svg: str, name: str, caption: str) -> str:
     """An SVG file as part of the page: its colours follow the page's, its ids are its own, its size is the reader's."""
     opening, body = re.fullmatch(r".*?<svg([^>]*)>(.*)", svg, re.DOTALL).groups()  # type: ignore[union-attr]
     opening = re.sub(r'\s(width|height|version|xmlns(:\w+)?)="[^"]*"', "", opening)
@@ -66,7 +68,7 @@ def inline(svg: str, name: str) -> str:
     body = body.replace("xlink:href", "href")
     for light in DARK:
         body = body.replace(light, f"var({variable(light)})")
-    return f'<svg{opening} role="img" aria-label="{escape(CAPTIONS[name])}">{body}'
+    return f'<svg{opening} role="img" aria-label="{escape(caption)}">{body}'
 
 
 def variable(colour: str) -> str:

@@ -1,7 +1,7 @@
 """Accuracy against bytes and rounds, training loss, diagnostics, accuracy per client: as SVG files."""
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ def draw_all(records: Sequence[RunRecord]) -> dict[str, str]:
 
 def draw_accuracy_bytes(records: Sequence[RunRecord]) -> str | None:
     """SVG text of `accuracy_bytes`."""
-    found = _logged(records, "accuracy")
+    found, metric = _logged(records, records[0].metric.name), records[0].metric
     talking = [(group, points) for group, points in found if points[-1].sent > 0]
     if not talking:  # a logarithmic axis has no place for 0 bytes
         return None
@@ -69,14 +69,14 @@ def draw_accuracy_bytes(records: Sequence[RunRecord]) -> str | None:
         last = [(group, *_line(axes, group, points, lambda point: point.sent)) for group, points in talking]
         byte_axis(axes)
         last += [(group, inf, _level(axes, group, points[-1])) for group, points in found if points[-1].sent == 0]
-        axes.set_ylabel("personal accuracy (%)")
+        axes.set_ylabel(f"personal {metric.words}")
         named(figure, axes, last)
         return svg(figure)
 
 
 def draw_accuracy_rounds(records: Sequence[RunRecord]) -> str | None:
     """SVG text of `accuracy_rounds`."""
-    found = _logged(records, "accuracy")
+    found, metric = _logged(records, records[0].metric.name), records[0].metric
     if not found:
         return None
     with look():
@@ -84,7 +84,7 @@ def draw_accuracy_rounds(records: Sequence[RunRecord]) -> str | None:
         axes = figure.add_subplot()
         last = [(group, *_line(axes, group, points, lambda point: point.rounds)) for group, points in found]
         axes.locator_params(axis="x", integer=True)
-        axes.set(xlabel="rounds", ylabel="personal accuracy (%)")
+        axes.set(xlabel="rounds", ylabel=f"personal {metric.words}")
         named(figure, axes, last)
         return svg(figure)
 
@@ -132,21 +132,21 @@ def draw_diagnostics(records: Sequence[RunRecord]) -> str | None:
 
 def draw_accuracy_clients(records: Sequence[RunRecord]) -> str | None:
     """SVG text of `accuracy_clients`."""
-    found = groups(records)
+    found, metric = groups(records), records[0].metric
     seed = min(record.seed for record in records)
     shown = [(group, record) for group in found for record in group.records[:1] if record.seed == seed]
     base, first = next(((group, record) for group, record in shown if group.algorithm == "local"), shown[0])
-    order = [row["client"] for row in sorted(first.clients, key=lambda row: (row["accuracy"], row["client"]))]
+    order = [row["client"] for row in sorted(first.clients, key=lambda row: (row[metric.name], row["client"]))]
     with look():
         figure = canvas(HEIGHT + 0.2)
         axes = figure.add_subplot()
         for group, record in shown:
-            own = {row["client"]: row["accuracy"] for row in record.clients}
+            own = {row["client"]: row.get(metric.name, nan) for row in record.clients}
             known = [(place, own[client]) for place, client in enumerate(order, 1) if client in own]
             _dots(axes, group, known)
         axes.locator_params(axis="x", integer=True)
-        axes.set_xlabel(f"clients of seed {seed}, sorted by their accuracy under {base.label}")
-        axes.set_ylabel("personal accuracy (%)")
+        axes.set_xlabel(f"clients of seed {seed}, sorted by their {metric.name} under {base.label}")
+        axes.set_ylabel(f"personal {metric.words}")
         if len(shown) > 1:
             legend(figure, axes)
         return svg(figure)

@@ -3,7 +3,7 @@
 import csv
 import json
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,14 +12,15 @@ from typing import TypeVar, cast
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import shown
 from pfed1bs.core.origin import pasted
+from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.runs.folder import LATE
 
 Json = dict[str, object]
 T = TypeVar("T")
 
-NUMBERS = ("accuracy", "accuracy_macro", "total_mib", "mib_per_round", "rounds", "seconds", "seed")
+NUMBERS = ("total_mib", "mib_per_round", "rounds", "seconds", "seed")  # and the metric
 COUNTERS = ("round", "up_bytes", "down_bytes")
-COLUMNS = ("client", "train_samples", "test_samples", "accuracy", "loss")
+COLUMNS = ("client", "train_samples", "test_samples", "loss")  # and the metric
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class RunRecord:
         """Whether it ended before its last round, because all clients' models were at rest."""
         return self.summary.get("rested") is True
 
+    @property
+    def metric(self) -> Metric:
+        """What models are judged by."""
+        return metric_of(self.summary)
+
     def number(self, key: str) -> float:
         """A number of the summary; NaN where it has none."""
         value = self.summary.get(key)
@@ -67,14 +73,23 @@ def read(folder: str | Path) -> RunRecord:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder} is not a run folder", "give the folder that `pfed1bs run` printed")
+    summary = _read(folder / "summary.json", _summary)
     return RunRecord(
         path=folder,
         config=_read(folder / "config.toml", lambda data: tomllib.loads(data.decode())),
         env=_read(folder / "env.json", _object),
         metrics=_read(folder / "metrics.jsonl", _metrics),
-        clients=_read(folder / "clients.csv", _clients),
-        summary=_read(folder / "summary.json", _summary),
+        clients=_read(folder / "clients.csv", lambda data: _clients(data, metric_of(summary).name)),
+        summary=summary,
     )
+
+
+def metric_of(summary: Mapping[str, object]) -> Metric:
+    """What the models of a run are judged by."""
+    name = str(summary.get("metric", "accuracy"))
+    if name not in METRICS:
+        raise ValueError(f"its metric must be one of {', '.join(METRICS)}, got {name}")
+    return METRICS[name]
 
 
 def collect(folders: Iterable[str | Path]) -> list[RunRecord]:
@@ -117,7 +132,7 @@ def _older(run: Json, shared: list[tuple[str, object]]) -> Json:
     """What can be read off the rest: the label, and the accuracies of the last round and of the last evaluations."""
     told = [f"{key}={shown(value)}" for key, value in _options(run) if (key, value) not in shared]
     label, curve = " ".join([str(run["algorithm"]), *told]), cast(list[list[float]], run.get("curve", []))
-    late = {"accuracy_late": fmean(point[-1] for point in curve[-LATE:])} if curve else {}
+    late = {f"{metric_of(run).name}_late": fmean(point[-1] for point in curve[-LATE:])} if curve else {}
     last = {"accuracy": run["accuracy_personal"]} if "accuracy_personal" in run else {}
     return {"label": label, **last, **late}
 
@@ -138,7 +153,7 @@ def _summary(data: bytes) -> Json:
     summary = _object(data)
     if "algorithm" not in summary:
         raise ValueError("it names no algorithm")
-    for key in NUMBERS:
+    for key in (metric_of(summary).name, *NUMBERS):
         if not isinstance(summary.get(key), int | float):
             raise ValueError(f"{key} must be a number, got {summary.get(key)!r}")
     return summary
@@ -168,9 +183,9 @@ def _row(line: bytes, number: int) -> dict[str, float]:
     return row
 
 
-def _clients(data: bytes) -> list[dict[str, float]]:
+def _clients(data: bytes, metric: str) -> list[dict[str, float]]:
     lines = csv.DictReader(data.decode().splitlines(), strict=True)
-    missing = [column for column in COLUMNS if column not in (lines.fieldnames or ())]
+    missing = [column for column in (*COLUMNS, metric) if column not in (lines.fieldnames or ())]
     if missing:
         raise ValueError(f"the header lacks {', '.join(missing)}")
     rows = []

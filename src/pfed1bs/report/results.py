@@ -6,6 +6,7 @@ from math import floor, isfinite, log10
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.options import keys
+from pfed1bs.engine.metrics import Metric
 from pfed1bs.report.groups import Group, Spread, groups
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.report.statistics import Against
@@ -22,11 +23,13 @@ class Row:
     label: str
     colour: str
     seeds: str
-    accuracy: Spread | None
+    metric: Metric
+    value: Spread | None  # of the metric
     late: Spread | None  # mean of the last evaluations
     macro: Spread | None
     shared: Spread | None  # of the global model
     tuned: Spread | None
+    newcomers: Spread | None  # after one visit
     gain: Spread | None  # points against local training, seed by seed
     mib: Spread | None
     broadcast: Spread | None
@@ -81,21 +84,28 @@ def results(found: Sequence[Group]) -> Results:
     """The table of some groups."""
     rows = [row(group, found) for group in found]
     empty = Cell()
-    shown = [column for column in COLUMNS if not column.optional or any(column.cell(row) != empty for row in rows)]
+    shown = [
+        column
+        for column in columns(found[0].metric)
+        if not column.optional or any(column.cell(row) != empty for row in rows)
+    ]
     return Results(rows, shown)
 
 
 def row(group: Group, among: Sequence[Group]) -> Row:
     """The results of a group."""
+    metric = group.metric.name
     return Row(
         label=group.label,
         colour=pen(group).colour,
         seeds=", ".join(str(record.seed) for record in group.records),
-        accuracy=group.spread("accuracy"),
-        late=group.spread("accuracy_late"),
-        macro=group.spread("accuracy_macro"),
-        shared=group.spread("accuracy_global"),
-        tuned=group.spread("accuracy_tuned"),
+        metric=group.metric,
+        value=group.spread(metric),
+        late=group.spread(f"{metric}_late"),
+        macro=group.spread(f"{metric}_macro"),
+        shared=group.spread(f"{metric}_global"),
+        tuned=group.spread(f"{metric}_tuned"),
+        newcomers=group.spread(f"{metric}_newcomers"),
         gain=gain(group, among),
         mib=group.spread("mib_per_round"),
         broadcast=group.spread(broadcast),
@@ -112,12 +122,12 @@ def labelled(found: Sequence[Group]) -> list[Json]:
 
 
 def plain(records: Sequence[RunRecord], against: Against | None = None) -> Json:
-    """Every run with its label, options, summary and curve (round, bytes so far, accuracy), for a file."""
+    """Every run with its label, options, summary and curve (round, bytes so far, its metric), for a file."""
     runs = []
     for group in groups(records):
         for record in group.records:
-            sent = record.sent()
-            curve = [[t + 1, sent[t], line["accuracy"]] for t, line in enumerate(record.metrics) if "accuracy" in line]
+            sent, metric = record.sent(), record.metric.name
+            curve = [[t + 1, sent[t], line[metric]] for t, line in enumerate(record.metrics) if metric in line]
             own = {"label": group.label, "options": chosen(record), "device": record.env.get("device")}
             runs.append({**own, **record.summary, "curve": curve})
     recipe = {key: value for key, value in records[0].config.items() if key != "algorithm"}
@@ -139,7 +149,7 @@ def broadcast(record: RunRecord) -> float:
 
 
 def gain(group: Group, among: Sequence[Group]) -> Spread | None:
-    """Accuracy minus that of local training, over the seeds and clients that both have; None without them."""
+    """The metric minus that of local training, over the seeds and clients that both have; None without them."""
     if group.algorithm == "local":
         return None
     held = {
@@ -149,7 +159,8 @@ def gain(group: Group, among: Sequence[Group]) -> Spread | None:
         for record in other.records
     }
     pairs = [(record, held.get((record.seed, partition(record)))) for record in group.records]
-    points = [record.number("accuracy") - local.number("accuracy") for record, local in pairs if local]
+    metric = group.metric.name
+    points = [record.number(metric) - local.number(metric) for record, local in pairs if local]
     return Spread.of(points) if points else None
 
 
@@ -165,7 +176,7 @@ def significant(value: float, digits: int = 4) -> str:
     return f"{value:.{max(0, digits - 1 - floor(log10(abs(value))))}f}"
 
 
-def _spread(value: Spread | None, digits: int = 2, plus: str = "") -> Cell:
+def _spread(value: Spread | None, digits: int, plus: str = "") -> Cell:
     if value is None:
         return Cell()
     aside = "" if value.deviation is None else f"\u00b1{value.deviation:.{digits}f}"
@@ -183,18 +194,24 @@ def _ratio(value: Spread | None) -> Cell:
     return Cell(significant(value.mean), share, share)
 
 
-COLUMNS = (
-    Column("accuracy %\nall samples", lambda row: _spread(row.accuracy), "personal"),
-    Column("MiB\nper round", lambda row: _amount(row.mib), "MiB/round"),
-    Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of FedAvg"),
-    Column("points\nagainst local", lambda row: _spread(row.gain, plus="+"), optional=True),
-    Column("accuracy %\nmean of last five", lambda row: _spread(row.late), optional=True),
-    Column("accuracy %\nmean of clients", lambda row: _spread(row.macro)),
-    Column("global\nmodel %", lambda row: _spread(row.shared), "global", optional=True),
-    Column("tuned\nmodel %", lambda row: _spread(row.tuned), "tuned", optional=True),
-    Column("MiB per round\nif broadcast", lambda row: _amount(row.broadcast)),
-    Column("MiB\nin total", lambda row: _amount(row.total)),
-    Column("gradients\na round", lambda row: _amount(row.gradients), optional=True),
-    Column("seconds", lambda row: Cell("" if row.seconds is None else f"{row.seconds.mean:.1f}")),
-    Column("seeds", lambda row: Cell(row.seeds)),
-)
+def columns(metric: Metric) -> tuple[Column, ...]:
+    """The columns for runs that are judged by this metric."""
+    name, digits = metric.heading, metric.digits
+    short = "%" if metric.percent else metric.name
+    against = "points" if metric.percent else metric.name
+    return (
+        Column(f"{name}\nall samples", lambda row: _spread(row.value, digits), "personal"),
+        Column("MiB\nper round", lambda row: _amount(row.mib), "MiB/round"),
+        Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of FedAvg"),
+        Column(f"{against}\nagainst local", lambda row: _spread(row.gain, digits, "+"), optional=True),
+        Column(f"{name}\nmean of last five", lambda row: _spread(row.late, digits), optional=True),
+        Column(f"{name}\nmean of clients", lambda row: _spread(row.macro, digits)),
+        Column(f"global\nmodel {short}", lambda row: _spread(row.shared, digits), "global", optional=True),
+        Column(f"tuned\nmodel {short}", lambda row: _spread(row.tuned, digits), "tuned", optional=True),
+        Column(f"newcomers {short}\nafter a visit", lambda row: _spread(row.newcomers, digits), "newcomers", True),
+        Column("MiB per round\nif broadcast", lambda row: _amount(row.broadcast)),
+        Column("MiB\nin total", lambda row: _amount(row.total)),
+        Column("gradients\na round", lambda row: _amount(row.gradients), optional=True),
+        Column("seconds", lambda row: Cell("" if row.seconds is None else f"{row.seconds.mean:.1f}")),
+        Column("seeds", lambda row: Cell(row.seeds)),
+    )

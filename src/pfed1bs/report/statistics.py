@@ -9,10 +9,12 @@ from typing import Any
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
+from pfed1bs.report.records import metric_of
 from pfed1bs.runs.folder import LATE
 
-Run = Mapping[str, object]  # label or algorithm, seed, accuracy, ...
+Run = Mapping[str, object]  # label or algorithm, seed, metric and its value, ...
 LEVEL, MARGIN = 0.95, 0.3  # of the intervals; points within which two methods count as equal
+TAIL = "_late"  # after the name of a metric: the mean of the last evaluations
 MOST = 10  # comparisons that are tested together
 
 
@@ -65,10 +67,10 @@ class Verdict:
 
     method: str
     seeds: int
-    difference: float  # its points minus the other's, last round
+    difference: float  # its points, or another metric, minus the other's, last round
     interval: tuple[float, float] | None
     p: float | None  # of the paired t-test, with Holm's correction over all comparisons that were tested
-    equal: float | None  # p-value of a difference within the margin
+    equal: float | None  # p-value of a difference within the margin of points
     late: float | None  # the difference in the mean of the last evaluations
     late_interval: tuple[float, float] | None
 
@@ -89,9 +91,9 @@ class Against:
 
     def verdicts(self, runs: Sequence[Run]) -> list[Verdict]:
         """Every other method, in the order of the runs."""
-        last, late = (
-            {item.first: item for item in paired(runs, self.method, key)} for key in ("accuracy", "accuracy_late")
-        )
+        metric = metric_of(runs[0])
+        keys = metric.name, f"{metric.name}{TAIL}"
+        last, late = ({item.first: item for item in paired(runs, self.method, key)} for key in keys)
         tested = [name for name in self.named([*last]) if len(last[name].values) > 1]
         p = dict(zip(tested, holm([last[name].different() for name in tested]), strict=True))
         return [
@@ -101,7 +103,7 @@ class Against:
                 difference=item.mean,
                 interval=_interval(item),
                 p=p.get(name),
-                equal=item.equal() if len(item.values) > 1 else None,
+                equal=item.equal() if len(item.values) > 1 and metric.percent else None,
                 late=late[name].mean if name in late else None,
                 late_interval=_interval(late.get(name)),
             )
@@ -130,13 +132,16 @@ class Against:
         """Heads and lines of a table in words."""
         found = self.verdicts(runs)
         tests = sum(item.p is not None for item in found)
-        heads = ["method", "points", "95 %\ninterval", f"p, Holm\nover {tests}", f"p, in\n{MARGIN}"]
-        heads += [f"last {LATE}\npoints", "95 %\ninterval"]
+        metric = metric_of(runs[0])
+        unit, digits = "points" if metric.percent else metric.name, metric.digits
+        heads = ["method", unit, "95 %\ninterval", f"p, Holm\nover {tests}", f"p, in\n{MARGIN}"]
+        heads += [f"last {LATE}\n{unit}", "95 %\ninterval"]
         lines = [
             [
-                *(item.method, f"{item.difference:+.2f}", _range(item.interval), _chance(item.p), _chance(item.equal)),
-                "" if item.late is None else f"{item.late:+.2f}",
-                _range(item.late_interval),
+                *(item.method, f"{item.difference:+.{digits}f}", _range(item.interval, digits)),
+                *(_chance(item.p), _chance(item.equal)),
+                "" if item.late is None else f"{item.late:+.{digits}f}",
+                _range(item.late_interval, digits),
             ]
             for item in found
         ]
@@ -166,7 +171,7 @@ def paired(runs: Sequence[Run], second: str, key: str = "accuracy") -> list[Diff
     """The differences of every other method to one, over the seeds that both have."""
     found = scores(runs, key)
     if second not in found:
-        if key != "accuracy":
+        if key.endswith(TAIL):
             return []
         raise UserError(f"there is no run of {second}", f"there are {', '.join(found)}")
     common = {name: sorted({*found[second]} & {*own}) for name, own in found.items() if name != second}
@@ -181,8 +186,8 @@ def _interval(item: Difference | None) -> tuple[float, float] | None:
     return None if item is None or len(item.values) < 2 else item.interval()
 
 
-def _range(ends: tuple[float, float] | None) -> str:
-    return "" if ends is None else f"{ends[0]:+.2f}..{ends[1]:+.2f}"
+def _range(ends: tuple[float, float] | None, digits: int) -> str:
+    return "" if ends is None else f"{ends[0]:+.{digits}f}..{ends[1]:+.{digits}f}"
 
 
 def _chance(p: float | None) -> str:

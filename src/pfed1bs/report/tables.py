@@ -21,7 +21,7 @@ SUMMARY = {  # facts of the summary, and of the configuration
     "rounds": "rounds",
 }
 CONFIG = {"steps": "local steps", "batch": "batch"}
-MODELS = {"accuracy": "personal", "accuracy_global": "global", "accuracy_tuned": "tuned"}
+MODELS = {"": "", "_global": " global", "_tuned": " tuned"}  # what follows the name of the metric, and the method's
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,24 @@ def clients(found: Sequence[Group]) -> list[Clients]:
             parts.setdefault((record.seed, partition(record)), []).append((group, record))
     tables = []
     for (seed, held), runs in sorted(parts.items(), key=lambda part: part[0][0]):
-        columns = [(group, record, key) for group, record in runs for key in MODELS if key in record.clients[0]]
-        heads = [group.label if key == "accuracy" else f"{group.label} {MODELS[key]}" for group, _, key in columns]
+        kinds = [(group, record, kind) for group, record in runs for kind in MODELS]
+        columns = [(group, record, kind) for group, record, kind in kinds if _key(record, kind) in record.clients[0]]
+        heads = [f"{group.label}{MODELS[kind]}" for group, _, kind in columns]
         rows = [
-            [*(f"{count:.0f}" for count in counts), *(f"{record.clients[at][key]:.2f}" for _, record, key in columns)]
+            [*(f"{count:.0f}" for count in counts), *(_told(record, at, kind) for _, record, kind in columns)]
             for at, counts in enumerate(held)
         ]
-        tables.append(Clients(f"seed {seed}", ["client", "train samples", "test samples", *heads], rows))
+        title = f"seed {seed}: {runs[0][0].metric.heading}"
+        tables.append(Clients(title, ["client", "train samples", "test samples", *heads], rows))
     return tables
+
+
+def _key(record: RunRecord, kind: str) -> str:
+    return f"{record.metric.name}{kind}"
+
+
+def _told(record: RunRecord, client: int, kind: str) -> str:
+    return f"{record.clients[client][_key(record, kind)]:.{record.metric.digits}f}"
 
 
 def settings(found: Sequence[Group]) -> list[Setting]:

@@ -8,9 +8,11 @@ from typing import Literal
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
-from pfed1bs.core.options import MEDIANS, NOT_NEGATIVE, SEED, Key, Role, at_least, check, keys, option
+from pfed1bs.core.options import BELOW_ONE, MEDIANS, NOT_NEGATIVE, SEED, Key, Role, at_least, check, keys, option
 from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.engine.trust import Trust
+from pfed1bs.nn.losses import LOSSES
+from pfed1bs.nn.models import MODELS
 from pfed1bs.runs.flags import given as given_flags
 from pfed1bs.runs.flags import named, one, typed, unknown
 
@@ -24,7 +26,7 @@ class DataConfig:
     """The [data] table."""
 
     name: str = option("digits", DATA)
-    partition: str = option("dirichlet:0.3", "labels:c, dirichlet:a or iid")
+    partition: str = option("dirichlet:0.3", "labels:c, dirichlet:a, iid or natural (by owner)")
     cap: int | None = option(None, "most training samples per client", at_least(1))
     root: str | None = option(
         None, "folder with the files; then PFED1BS_DATA, the user cache, download", role="machine"
@@ -33,13 +35,21 @@ class DataConfig:
     augment: bool = option(False, "random horizontal flips")
     min_size: int = option(10, "least training samples per client", at_least(1))
     validate: bool = option(False, "judge on a quarter of the training samples instead of the test samples, for tuning")
+    normalise: Literal["none", "client", "shared"] = option(
+        "shared",
+        "standardise inputs: not, by each client's own mean and deviation, or by those of all training samples",
+    )
+    constants: str | None = option(None, "a normalise.json whose mean and deviation are the shared ones")
+    newcomers: float = option(0.0, "share of the clients that come after training, for one visit", BELOW_ONE)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """The [model] table."""
 
-    name: str = option("mlp", "mlp, vgg8, vgg16 or package.module:function")
+    name: str = option("mlp", f"{', '.join(MODELS)} or package.module:function")
+    loss: str = option("cross-entropy", f"{', '.join(LOSSES)} or package.module:function")
+    metric: str | None = option(None, "what models are judged by; the first that fits the loss if not given")
     bn: Literal["local", "avg"] = option("local", "BatchNorm statistics: kept at the client, or averaged and sent")
 
 
@@ -110,6 +120,12 @@ class Config:
         """The options of the method, which is told S / K if it asks for it."""
         options = {key: value for key, value in self.algorithm.items() if key != "name"}
         return {**options, "share": options["share"] or self.share} if "share" in options else options
+
+    @property
+    def metric(self) -> str | None:
+        """What models are judged by: as told, as usual for the data set, or None for the first that fits the loss."""
+        usual = CATALOGUE[self.data.name].metric if self.data.name in CATALOGUE else None
+        return self.model.metric or (usual if self.model.loss == "cross-entropy" else None)
 
     @property
     def trust(self) -> Trust:

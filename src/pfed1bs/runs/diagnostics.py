@@ -5,7 +5,6 @@ from math import nan, prod
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from pfed1bs.core.votes import unpack
 from pfed1bs.data import Federation
@@ -40,9 +39,8 @@ def objectives(
         some = rows(clients, ids)
         w, total = some["w"], torch.zeros(len(ids), dtype=torch.float64, device=device)
         for x, y, mask in data.tests(ids, size):
-            logits = algorithm.task.logits(w, x, buffers_of(some))
-            entropy = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
-            total += (entropy * mask).sum(1)
+            losses = algorithm.task.loss.samples(algorithm.task.logits(w, x, buffers_of(some)), y)
+            total += (losses * mask).sum(1)
         return sum(algorithm.penalties(server, some, round).values(), total / data.sizes[ids].to(device))
 
     return torch.cat(spread(objective, portions(data.clients, chunk, device), device)).cpu()

@@ -14,6 +14,7 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.core.origin import commit, release
 from pfed1bs.engine.contract import Algorithm
+from pfed1bs.engine.metrics import METRICS
 from pfed1bs.engine.rounds import Progress, Round
 from pfed1bs.engine.scores import Score, scored, write_clients
 from pfed1bs.runs import checkpoint
@@ -199,11 +200,13 @@ def spent(algorithm: Algorithm, steps: int) -> int | None:
 
 def summarised(config: Config, algorithm: Algorithm, lines: list[Record]) -> Options:
     """What a finished run comes to: the last round, never the best one, and the mean of the last evaluations."""
+    n, told = algorithm.task.n, algorithm.task.loss.metrics
     total = {key: sum(line[f"{key}_bytes"] for line in lines) for key in ("up", "down", "broadcast", "once")}
-    sampled, n = config.sampled or config.clients, algorithm.task.n
+    newcomers = int(config.data.newcomers * config.clients)
+    sampled = config.sampled or config.clients - newcomers
     sent = total["up"] + total["down"]
-    scores = {key: value for key, value in lines[-1].items() if key.startswith("accuracy")}
-    late = [line["accuracy"] for line in lines if "accuracy" in line][-LATE:]
+    scores = {key: value for key, value in lines[-1].items() if key.startswith((*told, "newcomer_"))}
+    late = [line[told[0]] for line in lines if told[0] in line][-LATE:]
     return {
         "algorithm": config.method,
         "dataset": config.data.name,
@@ -212,13 +215,16 @@ def summarised(config: Config, algorithm: Algorithm, lines: list[Record]) -> Opt
         "model": config.model.name,
         "parameters": n,
         "clients": config.clients,
+        **({"newcomers": newcomers} if newcomers else {}),
         "sampled": sampled,
         "seed": config.seed,
         "rounds": len(lines),
         "rested": lines[-1].get("rest") == 1 and len(lines) < config.rounds,
         "gradients": spent(algorithm, config.steps),
+        "metric": told[0],
+        "better": METRICS[told[0]].better,
         **scores,
-        **({"accuracy_late": fmean(late)} if late else {}),
+        **({f"{told[0]}_late": fmean(late)} if late else {}),
         "mib_per_round": sent / MIB / len(lines),
         "total_mib": (sent + total["once"]) / MIB,
         "up_mib": total["up"] / MIB,

@@ -12,16 +12,17 @@ from torch import Tensor
 
 from pfed1bs.algorithms import make
 from pfed1bs.data import Federation, federate, load
+from pfed1bs.data.normalise import with_constants
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.resting import resting
 from pfed1bs.engine.rounds import Progress, Round, Schedule, choose, simulate
-from pfed1bs.engine.scores import Score, evaluate
+from pfed1bs.engine.scores import Score, evaluate, visit
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
 from pfed1bs.runs.config import Config, Options
-from pfed1bs.runs.folder import Record, RunFolder
+from pfed1bs.runs.folder import Record, RunFolder, written
 from pfed1bs.runs.precision import multiply
 from pfed1bs.runs.recording import due, record, terminable
 
@@ -49,11 +50,22 @@ class Simulator:
         )
         for done in rounds:
             judged = done.last or due(done.number, config.evaluate_every, config.rounds)
-            yield replace(done, notes=self._noted(done)) if judged else done
+            last = (done.last or done.number == config.rounds - 1) and len(self.data.newcomers) > 0
+            notes = (self._noted(done) if judged else {}) | (self._visited(done) if last else {})
+            yield replace(done, notes=notes)
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
-        """All clients, and how good their models are."""
-        return torch.arange(self.data.clients), evaluate(self.algorithm, self.data, now, self.schedule)
+        """All clients but newcomers, and how good their models are."""
+        return self.data.present, evaluate(self.algorithm, self.data, now, self.schedule)
+
+    def _visited(self, done: Round) -> Record:
+        """How good the newcomers' models are after one visit, and what it took to tell them."""
+        scores, sent = visit(self.algorithm, self.data, done.progress, self.schedule)
+        metric = self.algorithm.task.loss.metrics[0]
+        named = {"personal": f"{metric}_newcomers"} | {
+            name: f"{metric}_newcomers_{name}" for name in scores if name != "personal"
+        }
+        return {named[name]: score.micro for name, score in scores.items()} | {"newcomer_bytes": sent}
 
     def _noted(self, done: Round) -> Record:
         """How far signs are apart within and between groups of clients with the same labels, and Psi on request."""
@@ -99,6 +111,7 @@ class Run:
         chunk = config.chunk or fitting(*given, config.batch, config.sampled, choose(config.device))
         source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk))
         with terminable(), RunFolder(self.folder, config, chunk).open(resume) as folder:
+            written(self.folder / "normalise.json", json.dumps(self.data.constants) + "\n")
             yield from record(source, folder, source.schedule)
             folder.summarise(self.algorithm)
 
@@ -111,7 +124,8 @@ class Run:
 
 def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     """The method of a run on its model, for samples of this shape."""
-    task = Task(build(config.model.name, shape, classes), bn=config.model.bn)
+    model, seed = build(config.model.name, shape, classes), config.seed_of("batches")
+    task = Task(model, config.model.loss, metric=config.metric, bn=config.model.bn, seed=seed)
     return resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
 
 
@@ -119,7 +133,10 @@ def federation(config: Config) -> Federation:
     """The data of a run, given to its clients."""
     part = config.data
     options = (part.cap, config.seed_of("partition"), part.min_size, part.augment, part.validate)
-    return federate(load(part.name, part.root), config.clients, part.partition, part.split, *options)
+    samples = load(part.name, part.root)
+    samples = with_constants(samples, part.constants) if part.constants else samples
+    given = (part.partition, part.split, *options, part.normalise, part.newcomers)
+    return federate(samples, config.clients, *given)
 
 
 def folder_of(config: Config, label: str) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean
 
@@ -19,7 +20,9 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
 from pfed1bs.data import Federation
+from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.turns import Diverged
+from pfed1bs.nn.losses import loss_of
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.environment import environment
 from pfed1bs.runs.run import Run
@@ -76,6 +79,7 @@ class Tuned:
     method: str
     search: Search
     scores: dict[Place, tuple[float | None, ...]] = field(default_factory=dict)
+    metric: Metric = METRICS["accuracy"]  # that the scores are
 
     def variant(self, place: Place) -> Variant:
         """The method with the options of a place."""
@@ -84,7 +88,22 @@ class Tuned:
     def heard(self, place: Place, scores: Sequence[float | None]) -> None:
         """Take the scores of a place; a run that diverged has the worst."""
         self.scores[place] = tuple(scores)
-        self.search.tried[place] = fmean(score or 0.0 for score in scores)
+        mean = fmean(self.worst if score is None else score for score in scores)
+        self.search.tried[place] = self.turned(mean)
+
+    @property
+    def worst(self) -> float:
+        """What a run that diverged comes to."""
+        return 0.0 if self.metric.percent else self.turned(-inf)
+
+    def turned(self, value: float) -> float:
+        """The metric as the search sees it, for which more is better, and back."""
+        return value if self.metric.better == "higher" else -value
+
+    @property
+    def best(self) -> float:
+        """The best mean score."""
+        return self.turned(self.search.tried[self.search.best])
 
     @property
     def options(self) -> dict[str, float]:
@@ -96,15 +115,20 @@ class Tuned:
         """Where the best value of each option lies among those tried."""
         return {axis.option: self.search.edge(at) for at, axis in enumerate(self.search.axes)}
 
+    def told(self, value: float) -> float | None:
+        """What the search has seen, for a file; None: a run diverged, and nothing is the worst value."""
+        return self.turned(value) if isfinite(value) else None
+
     def plain(self) -> Options:
         """Everything, for a file."""
         points = [
-            {"options": self.search.options(place), "scores": list(self.scores[place]), "mean": mean}
+            {"options": self.search.options(place), "scores": list(self.scores[place]), "mean": self.told(mean)}
             for place, mean in self.search.tried.items()
         ]
         refused = [{"options": self.search.options(place), "why": why} for place, why in self.search.refused.items()]
         count = sum(map(len, self.scores.values()))
-        best: Options = {"options": self.options, "accuracy": self.search.tried[self.search.best], "edges": self.edges}
+        told = self.told(self.search.tried[self.search.best])
+        best: Options = {"options": self.options, self.metric.name: told, "edges": self.edges}
         return {"algorithm": self.method, "runs": count, **best, "points": points, "refused": refused}
 
 
@@ -134,7 +158,12 @@ class Study:
     @cached_property
     def methods(self) -> list[Tuned]:
         """What is known of each method."""
-        return [Tuned(name, Search(axes(name, self.among))) for name in self.names]
+        return [Tuned(name, Search(axes(name, self.among)), metric=self.metric) for name in self.names]
+
+    @cached_property
+    def metric(self) -> Metric:
+        """What models are judged by."""
+        return METRICS[loss_of(self.config.model.loss, self.config.metric).metrics[0]]
 
     @cached_property
     def judged(self) -> Config:
@@ -152,7 +181,7 @@ class Study:
             runs = entries(self.judged, variants, self.seeds, self.design)
             agree(runs, self.folder)
             yield runs
-            scores = [score(self.folder, entry) for entry in runs]  # seed by seed
+            scores = [score(self.folder, entry, self.metric.name) for entry in runs]  # seed by seed
             for at, (item, place) in enumerate(wave):
                 item.heard(place, scores[at :: len(wave)])
 
@@ -176,7 +205,9 @@ class Study:
 
     def plain(self) -> Options:
         """What was tried and found, for a file."""
-        told: Options = {"score": "accuracy after the last round on a quarter of the clients' training samples"}
+        told: Options = {
+            "score": f"{self.metric.name} after the last round on a quarter of the clients' training samples"
+        }
         told |= {"seeds": [*self.seeds], "points": self.points, "factor": FACTOR, "gradients": self.design.gradients}
         config, summaries = self.config, self.folder.glob("*/summary.json")
         told["commits"] = sorted({str(json.loads(path.read_text()).get("commit")) for path in summaries})
@@ -196,13 +227,13 @@ def performed(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[E
         yield entry
 
 
-def score(folder: Path, entry: Entry) -> float | None:
-    """The accuracy of a run that has ended, whose checkpoint then goes; None: it diverged."""
+def score(folder: Path, entry: Entry, metric: str = "accuracy") -> float | None:
+    """The metric of a run that has ended, whose checkpoint then goes; None: it diverged."""
     run = Run.prepare(entry.config, folder / entry.name)
     if not finished(run):
         return None
     (run.folder / "checkpoint.safetensors").unlink(missing_ok=True)
-    return float(str(run.summary["accuracy"]))
+    return float(str(run.summary[metric]))
 
 
 def table(method: str, options: Mapping[str, object]) -> str:

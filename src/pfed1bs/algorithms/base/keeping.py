@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
+from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, stack
 from pfed1bs.engine.exchange import moved
@@ -56,6 +57,8 @@ class Keeping:
         """The model after its steps, held near theta, and its buffers with it."""
         walk = Walk(model["w"], None, buffers_of(model), torch.zeros(len(theta)))
         for x, y in batches:
+            if self.keep == "best":
+                one_label("pfed1bs-delta with algorithm.keep = best", y)
             walk = self.descent.advance(walk, x, y, lam * (walk.w - theta), 1.0)
         return {"w": walk.w, **walk.buffers}
 

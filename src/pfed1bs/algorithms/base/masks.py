@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.rng import stream
-from pfed1bs.nn.task import Part
+from pfed1bs.nn.parts import Part
 
 
 def kept(parts: Sequence[Part], density: float) -> list[int]:

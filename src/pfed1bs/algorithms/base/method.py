@@ -5,11 +5,21 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Judged, State, buffers_of, model_of
 from pfed1bs.nn.descent import Descent
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import Kind, Layout, Message
+
+
+def one_label(method: str, y: Tensor) -> None:
+    """Refuse targets (S, B, ...) other than a class for every sample, for methods that need one."""
+    if y.dim() != 2 or y.is_floating_point():
+        raise UserError(
+            f"{method} needs one class label a sample, and these targets have shape {tuple(y.shape[2:])} of {y.dtype}",
+            "choose a method that needs none; `pfed1bs list` shows all",
+        )
 
 
 @dataclass(frozen=True)

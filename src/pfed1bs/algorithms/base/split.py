@@ -7,7 +7,8 @@ from torch import Tensor
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.nn.task import Part, Task
+from pfed1bs.nn.parts import Part
+from pfed1bs.nn.task import Task
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
@@ -40,7 +41,8 @@ def body(task: Task) -> Tensor:
             mask[part.slice] = False
     if mask.all() or not mask.any():  # no head, or nothing but a head
         raise UserError(
-            "a model is split into its last torch.nn.Linear and the body before it, and this one has not both",
+            "a model is split into its head, the last torch.nn.Linear, and the body before it, and this one has not "
+            "both to train",
             "add a layer, or choose a method that averages whole models",
         )
     return mask
