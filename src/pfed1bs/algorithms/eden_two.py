@@ -7,9 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.averaging import server_step
 from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.compressors import Eden
-from pfed1bs.core.options import POSITIVE, Range, option
+from pfed1bs.core.options import Range, option
 from pfed1bs.engine.contract import Batches, Cohort, State
 from pfed1bs.wire.messages import Layout, Message
 
@@ -28,7 +29,7 @@ class EdenTwo(Replica):
     down_bits: float = option(
         0.0, "the same for the server's answer; 0: as `bits`", Range("in [0, 4]", lambda x: 0 <= x <= 4)
     )
-    server_lr: float = option(1.0, "eta_s: step size at the server", POSITIVE)
+    server_lr: float = server_step()
 
     paper: ClassVar[str] = "Vargaftik et al., ICML 2022, both ways"
 

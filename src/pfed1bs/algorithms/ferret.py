@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.averaging import server_step
 from pfed1bs.algorithms.base.replica import Replica, summed
-from pfed1bs.core.options import FRACTION, POSITIVE, at_least, option
+from pfed1bs.core.options import FRACTION, at_least, option
 from pfed1bs.core.rng import stream
 from pfed1bs.engine.contract import Batches, Cohort, State
 from pfed1bs.wire.codecs import Floats
@@ -26,7 +27,7 @@ class Ferret(Replica):
 
     share: float = option(1 / 320, "K / n: numbers that are sent, per weight; 1 / 320 is 0.1 bit", FRACTION)
     block: int = option(4096, "most weights that have their directions together", at_least(1))
-    server_lr: float = option(1.0, "eta_s: step size at the server", POSITIVE)
+    server_lr: float = server_step()
 
     paper: ClassVar[str] = "Shu et al., ICML 2025"
 

@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.averaging import server_step
 from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.compressors import LowRank
-from pfed1bs.core.options import POSITIVE, at_least, option
+from pfed1bs.core.options import at_least, option
 from pfed1bs.core.rng import stream
 from pfed1bs.engine.contract import Batches, Cohort, State, stack
 from pfed1bs.wire.messages import Layout, Message
@@ -25,7 +26,7 @@ class PowerSGD(Replica):
     """
 
     rank: int = option(2, "r: columns of P and Q", at_least(1))
-    server_lr: float = option(1.0, "eta_s: step size at the server", POSITIVE)
+    server_lr: float = server_step()
 
     paper: ClassVar[str] = "Vogels et al., NeurIPS 2019"
 

@@ -245,6 +245,16 @@ def model_of(state: State) -> State:
     return {"w": state["w"], **buffers_of(state)}
 
 
+def under(prefix: str, state: State) -> State:
+    """The same tensors under longer names."""
+    return {prefix + name: value for name, value in state.items()}
+
+
+def within(prefix: str, state: State) -> State:
+    """The tensors whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
 def present(**values: Tensor | None) -> State:
     """Those of the named tensors that exist."""
     return {name: value for name, value in values.items() if value is not None}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfed1bs.core.graphs import Graphs
 from pfed1bs.data.batches import ClientBatches
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, under, within
 from pfed1bs.engine.pending import Pending, Unknown
 from pfed1bs.wire.messages import Message
 
@@ -63,18 +63,18 @@ class Recorder:
         asked = self._asked.get(bool(received))
         if asked is not None:
             drawn = _drawn(batches, asked)
-            given = {**_named("clients/", clients), **_named("received/", received), **drawn, "sizes": sized.sizes}
+            given = {**under("clients/", clients), **under("received/", received), **drawn, "sizes": sized.sizes}
 
             def work(own: State) -> State:
-                mine, heard = _unnamed("clients/", own), _unnamed("received/", own)
+                mine, heard = within("clients/", own), within("received/", own)
                 replayed = cast(Cohort, _Sized(len(sized.ids), own["sizes"], cast(Pending, sized.round)))
                 state, said = algorithm.local(mine, heard, replayed, _replayed(batches, own))
-                return {**_named("state/", state), **_named("said/", said)}
+                return {**under("state/", state), **under("said/", said)}
 
             key = (batches.inputs.data_ptr(), batches.labels.data_ptr(), batches.steps)
             found = self._graphs(key, work, given)
             if found is not None:
-                return _unnamed("state/", found), _unnamed("said/", found)
+                return within("state/", found), within("said/", found)
         asked = []
         done = algorithm.local(clients, received, sized, _listening(batches, asked))
         self._asked[bool(received)] = asked
@@ -124,11 +124,3 @@ def _replayed(batches: ClientBatches, own: State) -> ClientBatches:
         return read("rows")(name, count)
 
     return replace(batches, rows=rows, mirrored=None if batches.mirrored is None else read("mirrored"))
-
-
-def _named(prefix: str, state: State) -> State:
-    return {prefix + name: value for name, value in state.items()}
-
-
-def _unnamed(prefix: str, state: State) -> State:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

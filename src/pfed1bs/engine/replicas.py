@@ -1,10 +1,9 @@
 """Whether copies of the shared weights are still copies: 32 bits of checksum, in every broadcast."""
 
-import zlib
-
 import torch
 from torch import Tensor
 
+from pfed1bs.core.checks import crc32
 from pfed1bs.engine.contract import Algorithm, State
 
 WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a number: what shows all its bits
@@ -30,4 +29,4 @@ def _crc(seed: int, replica: Tensor) -> int:
     """CRC-32 of the seed in 8 bytes and the weights, little-endian: another seed has other projections, too."""
     values = replica.detach().cpu().contiguous().numpy()
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return zlib.crc32(little.data, zlib.crc32(seed.to_bytes(8, "little")))
+    return crc32(little.data.cast("B"), crc32(seed.to_bytes(8, "little")))

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, buffers_of
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, buffers_of, under, within
 from pfed1bs.wire.messages import Message
 
 LEFT = 6.0  # nats that all samples of a client together may still cost
@@ -37,17 +37,17 @@ class Resting:
         """Nobody rests."""
         server, state = self.method.init(clients)
         marks = {"on": torch.zeros(clients, dtype=torch.bool), "loss": torch.full((clients,), -1.0)}  # -1: no round yet
-        return server, {**state, **_named({**marks, **buffers_of(state)})}
+        return server, {**state, **under(OWN, {**marks, **buffers_of(state)})}
 
     def absorb(self, clients: State, received: Message, round: int) -> State:
         """What a client at rest hears does not move its own model."""
-        own = _apart(clients)
+        own = within(OWN, clients)
         state = self.method.absorb(_others(clients), received, round)
-        return {**state, "w": _chosen(own["on"], clients["w"], state["w"]), **_named(own)}
+        return {**state, "w": _chosen(own["on"], clients["w"], state["w"]), **under(OWN, own)}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The method's own work; who rested before keeps its model, and who has learnt all rests from now on."""
-        own = _apart(clients)
+        own = within(OWN, clients)
         state, said = self.method.local(_others(clients), received, cohort, batches)
         fresh = state.get("log/fit", state["log/loss"])
         loss = torch.where(own["loss"] < 0, fresh, MEMORY * own["loss"] + (1 - MEMORY) * fresh)
@@ -55,11 +55,11 @@ class Resting:
         buffers = {name: _chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
         on = own["on"] | (loss < enough)
         w = _chosen(own["on"], clients["w"], state["w"])
-        return {**state, "w": w, **_named({"on": on, "loss": loss, **buffers}), "log/rest": on.to(loss)}, said
+        return {**state, "w": w, **under(OWN, {"on": on, "loss": loss, **buffers}), "log/rest": on.to(loss)}, said
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The models of the method; of a client at rest the own one as it was then."""
-        own = _apart(clients)
+        own = within(OWN, clients)
         models = self.method.personal(server, _others(clients), cohort, batches)
         kept = {"w": clients["w"], **buffers_of(own)}
         mixed = {name: _chosen(own["on"], kept[name], value) for name, value in models["personal"].items()}
@@ -80,16 +80,8 @@ def over(clients: State, among: Tensor | slice = slice(None)) -> bool:
     return f"{OWN}on" in clients and bool(clients[f"{OWN}on"][among].all())
 
 
-def _apart(clients: State) -> State:
-    return {name.removeprefix(OWN): value for name, value in clients.items() if name.startswith(OWN)}
-
-
 def _others(clients: State) -> State:
     return {name: value for name, value in clients.items() if not name.startswith(OWN)}
-
-
-def _named(state: State) -> State:
-    return {OWN + name: value for name, value in state.items()}
 
 
 def _chosen(on: Tensor, kept: Tensor, value: Tensor) -> Tensor:

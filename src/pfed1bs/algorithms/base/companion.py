@@ -3,19 +3,19 @@
 The shared model's statistics stand under "shared/buffer/...": two models must not write into one BatchNorm.
 """
 
-from pfed1bs.engine.contract import State
+from pfed1bs.engine.contract import State, under, within
 
 SHARED = "shared"
 
 
 def apart(state: State, name: str = SHARED) -> State:
     """Weights or buffers of another model under the keys they are kept by."""
-    return {f"{name}/{key}": value for key, value in state.items()}
+    return under(f"{name}/", state)
 
 
 def kept_of(clients: State, name: str) -> State:
     """What the clients keep of another model."""
-    return {key.removeprefix(f"{name}/"): value for key, value in clients.items() if key.startswith(f"{name}/")}
+    return within(f"{name}/", clients)
 
 
 def shared_of(clients: State) -> State:
