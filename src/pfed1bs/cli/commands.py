@@ -88,8 +88,11 @@ def flower_command(words: list[str]) -> None:
     folder, rest = Path(words[1]), words[2:]
     if words[0] == "init":
         _, recipe, rest = split(rest, "flower", {})
-        path = app_folder.write_app(folder, load(recipe, rest))
-        print(f"{path}\nrun it with: flwr run {folder} SUPERLINK --stream")
+        if recipe is None and flags.one(rest, "algorithm.name") is None:  # as published, pfed1bs moves hardly anything
+            rest = [*rest, "--algorithm.name", "pfed1bs-delta"]
+        config = load(recipe, rest)
+        path = app_folder.write_app(folder, config)
+        print(f"{path}: {config.method}\nrun it with: flwr run {folder} SUPERLINK --stream")
         return
     if words[0] == "gate":
         need("uvicorn", "flower")

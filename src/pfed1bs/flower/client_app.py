@@ -6,6 +6,7 @@ from flwr.clientapp import ClientApp
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.grid import content_of, record
 from pfed1bs.flower.link import Question
+from pfed1bs.flower.resuming import heard
 
 app = ClientApp()
 
@@ -30,5 +31,6 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def respond(question: Question, message: Message, context: Context) -> Message:
     """The answer; an error becomes Flower's error reply, with its text."""
-    client = Client.of(context.run_config, context.node_config)
-    return Message(record(client.answer(question, content_of(message.content))), reply_to=message)
+    content = content_of(message.content)
+    client = Client.of({**context.run_config, **heard(content)}, context.node_config)
+    return Message(record(client.answer(question, content)), reply_to=message)

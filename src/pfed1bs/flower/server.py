@@ -50,6 +50,7 @@ class Server:
     rules: Rules
     federation: str  # tells this federation's client states from others'
     event: Callable[[str], None]  # where to say who was not counted, and why
+    told: str = ""  # what clients must know of the run beside Flower's run config
 
     roster: Roster = field(init=False)
     resting: set[int] = field(init=False, default_factory=set)  # clients whose own models are at rest, as they say
@@ -57,7 +58,12 @@ class Server:
 
     def __post_init__(self) -> None:
         """Nobody is known yet."""
-        self.roster = Roster(self.federation, self.config.clients, self.rules.max_samples, self.event)
+        self.roster = Roster(self.address, self.config.clients, self.rules.max_samples, self.event)
+
+    @property
+    def address(self) -> Content:
+        """What stands in every letter."""
+        return {"federation": self.federation, **({"run": self.told} if self.told else {})}
 
     def rounds(self, resume: Progress | None = None) -> Iterator[Round]:
         """Do the rounds one by one; the caller must save each before it takes the next."""
@@ -132,7 +138,7 @@ class Server:
 
     def _asked(self, question: Question, now: Progress, letters: dict[int, Content]) -> Iterator[tuple[int, Reply]]:
         """Send letters to clients; what comes back from the nodes that were asked, in the order of clients."""
-        common: Content = {"federation": self.federation, "round": now.round}
+        common: Content = {**self.address, "round": now.round}
         nodes = {self.roster.members[client].node: client for client in letters}
         sent = {node: {**common, **letters[k], "base": int(now.seen[k])} for node, k in nodes.items()}
         replies = ask(self.link, question, sent, self.rules.timeout)

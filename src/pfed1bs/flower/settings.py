@@ -13,7 +13,7 @@ from pfed1bs.runs.flags import UnknownKey
 
 Values = Mapping[str, bool | int | float | str]
 LEFT_OUT = (*with_role("simulator", "others"), *TABLES, "algorithm")  # they mean nothing here, or are tables
-BELIEVED = {"max_weight": 10.0, "max_norm": 10.0}  # where clients are not the server's own
+BELIEVED: Mapping[str, float] = {"max_weight": 10.0, "max_norm": 10.0}  # where clients are not the server's own
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,14 @@ def _valid(config: Config, rules: Rules) -> None:
         raise UserError("resume needs to know the run folder", "add out='DIR'")
 
 
-def tables(config: Config) -> dict[str, object]:
+def tables(config: Config, believed: Mapping[str, float] = BELIEVED) -> dict[str, object]:
     """Every key that a run may be given, with its value; empty where the default holds. For [tool.flwr.app.config].
 
-    Flower lets a user override only keys that are listed, so all options of all methods are.
+    Flower lets a user override only keys that are listed, so all options of all methods are. `believed` are the bounds
+    of a configuration that has none.
     """
     plain = {item.name: getattr(config, item.name) for item in fields(Config) if item.name not in LEFT_OUT}
-    plain |= {key: bound for key, bound in BELIEVED.items() if plain[key] is None}
+    plain |= {key: bound for key, bound in believed.items() if plain[key] is None}
     rules = {item.name: item.default for item in fields(Rules)}
     options = sorted({option for name in REGISTRY for option in keys(algorithm_class(name))})
     own = algorithm_class(config.method)
