@@ -96,6 +96,11 @@ def test_the_defaults_of_an_app_are_found_beside_its_modules(tmp_path, monkeypat
     assert resumed({**found, "out": str(tmp_path), "resume": True}, found)["rounds"] == 3  # nothing to go on with
 
 
+def test_a_client_reads_its_run_config_without_the_parser_of_flags(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonargparse", None)  # to import it fails now; every message would pay for it
+    assert read({**APP, "out": "run", "algorithm.name": "pfed1bs-delta", "algorithm.lr": 0.1})[0].algorithm["lr"] == 0.1
+
+
 def test_what_a_server_tells_of_a_run_is_checked():
     assert heard({}) == {} and heard({"run": '{"seed": 3}'}) == {"seed": 3}
     for wrong in ("[1]", '{"seed": [1]}', "no json", 7):

@@ -8,7 +8,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
 from pfed1bs.core.options import keys
 from pfed1bs.data.catalogue import CATALOGUE
-from pfed1bs.runs.config import TABLES, Config, DataConfig, ModelConfig, load, with_role
+from pfed1bs.runs.config import TABLES, Config, DataConfig, ModelConfig, of_tables, with_role
 from pfed1bs.runs.flags import UnknownKey
 
 Values = Mapping[str, bool | int | float | str]
@@ -67,17 +67,19 @@ def read(values: Values) -> tuple[Config, Rules]:
         ):
             raise UserError(f"{key} must be {wanted.__name__}, got {value!r}", f"write {key}={getattr(Rules, key)!r}")
         rules[key] = value
-    flags = [f"--{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in given.items()]
-    config = _loaded(flags, [*hints])
+    config = _loaded(given, [*hints])
     checked = Rules(**rules)  # type: ignore[arg-type]
     _valid(config, checked)
     return config, checked
 
 
-def _loaded(flags: list[str], own: list[str]) -> Config:
-    """The configuration of the flags; hints know the keys of real federations too."""
+def _loaded(given: Values, own: list[str]) -> Config:
+    """The configuration of these values; hints know the keys of real federations too."""
+    nested: dict[str, object] = {key: value for key, value in given.items() if "." not in key}
+    for table in {key.partition(".")[0] for key in given if "." in key}:
+        nested[table] = {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{table}.")}
     try:
-        return load(None, flags)
+        return of_tables(nested)
     except UnknownKey as error:
         near = close(error.key, own)
         raise UserError(error.message, f"did you mean {near}?" if near else error.hint) from error
