@@ -18,7 +18,9 @@ def need(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ModuleNotFoundError as error:
         name = module.partition(".")[0]
-        raise Missing(f"this needs {name}, which is not installed", f"pip install 'pfed1bs[{extra}]', in a clone '.[{extra}]'") from error
+        raise Missing(
+            f"this needs {name}, which is not installed", f"pip install 'pfed1bs[{extra}]', in a clone '.[{extra}]'"
+        ) from error
 
 
 def imported(name: str, what: str, arguments: str) -> Callable[..., Any]:

@@ -52,18 +52,15 @@ class Server:
     event: Callable[[str], None]  # where to say who was not counted, and why
     told: str = ""  # what clients must know of the run beside Flower's run config
 
+    address: Content = field(init=False)  # what stands in every letter
     roster: Roster = field(init=False)
     resting: set[int] = field(init=False, default_factory=set)  # clients whose own models are at rest, as they say
     differing: list[bytes] = field(init=False, default_factory=list)  # who has another replica says so in a round
 
     def __post_init__(self) -> None:
         """Nobody is known yet."""
+        self.address = {"federation": self.federation, **({"run": self.told} if self.told else {})}
         self.roster = Roster(self.address, self.config.clients, self.rules.max_samples, self.event)
-
-    @property
-    def address(self) -> Content:
-        """What stands in every letter."""
-        return {"federation": self.federation, **({"run": self.told} if self.told else {})}
 
     def rounds(self, resume: Progress | None = None) -> Iterator[Round]:
         """Do the rounds one by one; the caller must save each before it takes the next."""
@@ -138,8 +135,8 @@ class Server:
 
     def _asked(self, question: Question, now: Progress, letters: dict[int, Content]) -> Iterator[tuple[int, Reply]]:
         """Send letters to clients; what comes back from the nodes that were asked, in the order of clients."""
-        common: Content = {**self.address, "round": now.round}
         nodes = {self.roster.members[client].node: client for client in letters}
+        common: Content = {**self.address, "round": now.round}
         sent = {node: {**common, **letters[k], "base": int(now.seen[k])} for node, k in nodes.items()}
         replies = ask(self.link, question, sent, self.rules.timeout)
         for reply in replies:
@@ -201,13 +198,9 @@ class Server:
         heard = [answers[client] for client in part.cohort.ids.tolist()] if self.algorithm.up else []
         sent = [answer.up for answer in heard]
         after, shared = conclude(self.algorithm, now, part, [answer.message for answer in heard], self.config.trust)
-        news = [items for one in asked for items in one.news]
-        active = [one.active for one in asked]
-        everyone = Cohort(
-            self.config.seed_of("batches"),
-            now.round,
-            *(torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen")),
-        )
+        news, active = [items for one in asked for items in one.news], [one.active for one in asked]
+        parts = (torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen"))
+        everyone = Cohort(self.config.seed_of("batches"), now.round, *parts)
         after, extra = replace(after, lost=after.lost | self.roster.lost), counted(self.differing)
         logs = [answers[client].log for client in sorted(answers)]
         common = {*logs[0]}.intersection(*logs)
