@@ -6,6 +6,8 @@ HELP = {
     "--runs 'pfed1bs-delta step=0.3' --seeds 0,1,2",
     "tune": "choose options on training samples, by one rule for all methods: pfed1bs tune RECIPE.toml --algorithms "
     "ditto,fedavg --seeds 100,101 --points 9 [--write RECIPE.toml]",
+    "reproduce": "a table or figure of the paper, with what it left out beside it: pfed1bs reproduce NAME|all "
+    "[--quick] [--only mnist] [--seeds 0] [--resume]",
     "report": "make report.html from run folders: pfed1bs report RUN... [--against NAME] [--out DIR]",
     "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
     "list": "list the methods with what they send, what they keep and what they can do",
