@@ -8,7 +8,7 @@ import pytest
 
 from pfed1bs.cli import main as cli
 from pfed1bs.report.records import read
-from pfed1bs.studies import plan, rows, sheets
+from pfed1bs.studies import finished, plan, sheets
 from pfed1bs.studies.comparison import Entry
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -78,7 +78,7 @@ def test_rows_of_another_machine_join_by_themselves_with_their_provenance(quick,
     assert "runs" not in capsys.readouterr().err
     theirs, ours = lines(quick / "out" / "table-main"), lines(tmp_path / "out" / "table-main")
     assert len(ours) == len(theirs) and {row["env"]["time"] for row in ours} <= {
-        row["env"]["time"] for name in plan.NAMES for row in rows.Rows.of(quick / "out" / name).rows
+        row["env"]["time"] for name in plan.NAMES for row in finished.Finished.of(quick / "out" / name).rows
     }
 
 
@@ -87,29 +87,29 @@ def test_a_run_folder_is_joined_as_a_row(tmp_path):
     words = ["--data.name", "digits", "--data.augment", "false", "--rest", "0", "--algorithm.lam", "5e-4"]
     words += ["--rounds", "2", "--steps", "2", "--batch", "8", "--evaluate_every", "1", "--out", str(tmp_path / "run")]
     assert cli.main(["run", str(RECIPES / "mnist-2class.toml"), *words]) == 0
-    known = rows.Rows(tmp_path / "out")
-    known.join(rows.elsewhere(tmp_path), [run])
+    known = finished.Finished(tmp_path / "out")
+    known.join(finished.elsewhere(tmp_path), [run])
     assert known.find(run)["summary"]["accuracy"] == read(tmp_path / "run").summary["accuracy"]
 
 
 def test_a_row_with_other_settings_is_another_run(quick):
     run = plan.read("table-main", RECIPES).planned(RECIPES, quick=True)[0]
     row, config = lines(quick / "out" / "table-main")[0], run.entry.config
-    assert rows.same(row, config)
+    assert finished.same(row, config)
     changed = {**row, "config": {**row["config"], "algorithm": {**row["config"]["algorithm"], "lr": 0.01}}}
-    assert not rows.same(changed, config)
-    assert not rows.same({**row, "config": {**row["config"], "rounds": 3}}, config)
-    assert not rows.same({**row, "config": {**row["config"], "tf32": True}}, config)
-    assert rows.same({**row, "config": {**row["config"], "device": "cuda", "evaluate_every": 7}}, config)
+    assert not finished.same(changed, config)
+    assert not finished.same({**row, "config": {**row["config"], "rounds": 3}}, config)
+    assert not finished.same({**row, "config": {**row["config"], "tf32": True}}, config)
+    assert finished.same({**row, "config": {**row["config"], "device": "cuda", "evaluate_every": 7}}, config)
     old = {key: value for key, value in row["config"]["algorithm"].items() if key != "tune"}  # an option of later days
-    assert rows.same({**row, "config": {**row["config"], "algorithm": old}}, config)
+    assert finished.same({**row, "config": {**row["config"], "algorithm": old}}, config)
 
 
 def test_a_row_has_the_curve_of_its_run(tmp_path):
     words = ["--rounds", "5", "--evaluate_every", "2", "--steps", "1", "--batch", "4", "--out", str(tmp_path / "run")]
     assert cli.main(["run", *words]) == 0
-    [row] = rows.elsewhere(tmp_path)
-    record, whole = rows.record_of(row), read(tmp_path / "run")
+    [row] = finished.elsewhere(tmp_path)
+    record, whole = finished.record_of(row), read(tmp_path / "run")
     judged = [line["round"] for line in whole.metrics if "accuracy" in line]
     assert judged == [1, 3, 4] and len(record.metrics) == 5
     for number in judged:
@@ -161,12 +161,12 @@ def test_a_run_that_diverged_is_a_row_and_is_not_repeated(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "env.json").write_text(json.dumps({"commit": "abc", "device": "x"}))
-    known = rows.Rows(tmp_path / "out")
-    known.add(rows.row_of(run, folder))
-    found = rows.Rows.of(tmp_path / "out")
-    assert found.find(run) == {**rows.row_of(run, folder), "diverged": True}
+    known = finished.Finished(tmp_path / "out")
+    known.add(finished.row_of(run, folder))
+    found = finished.Finished.of(tmp_path / "out")
+    assert found.find(run) == {**finished.row_of(run, folder), "diverged": True}
     [cell] = sheets.cells(plan.read("table-main", RECIPES), [run], found)
-    assert cell.ours == "diverged" and "abc" in rows.table(found.rows)
+    assert cell.ours == "diverged" and "abc" in finished.table(found.rows)
 
 
 def test_mistakes_are_told(tmp_path, capsys):

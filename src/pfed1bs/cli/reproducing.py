@@ -16,8 +16,8 @@ from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config
 from pfed1bs.studies import plan, sheets
 from pfed1bs.studies.comparison import Entry, agree
+from pfed1bs.studies.finished import Finished, elsewhere, row_of
 from pfed1bs.studies.plan import Planned
-from pfed1bs.studies.rows import Rows, elsewhere, row_of
 from pfed1bs.studies.tuning import performed
 
 VALUES = {
@@ -63,18 +63,18 @@ def reproduce_command(words: list[str]) -> None:
             )
         again = pasted(["reproduce", *words, *([] if own.resume else ["--resume"])])
         work, processes = Path(own.work or "runs/reproduce"), whole(own, "parallel", 1)
-        terminal.watch_all(finished(pending, rows, work, processes), len(pending), work, again)
+        terminal.watch_all(ended(pending, rows, work, processes), len(pending), work, again)
     for target in targets:
-        known = rows.get(target.of or target.name, Rows(out))
+        known = rows.get(target.of or target.name, Finished(out))
         terminal.show_cells(target.title, sheets.write(target, plans[target.name], known, out / target.name))
         print(f"folder  {out / target.name}")
 
 
-def joined(runs: Sequence[Planned], out: Path, places: Sequence[Path]) -> dict[str, Rows]:
+def joined(runs: Sequence[Planned], out: Path, places: Sequence[Path]) -> dict[str, Finished]:
     """The rows of every table and figure, with those of the others and of other places that fit."""
-    rows = {name: Rows.of(out / name) for name in dict.fromkeys(run.target for run in runs)}
+    rows = {name: Finished.of(out / name) for name in dict.fromkeys(run.target for run in runs)}
     others = [row for place in places for row in elsewhere(place)]
-    others += [row for name in plan.NAMES for row in Rows.of(out / name).rows]
+    others += [row for name in plan.NAMES for row in Finished.of(out / name).rows]
     for name, known in rows.items():
         known.join(others, [run for run in runs if run.target == name])
     return rows
@@ -90,7 +90,7 @@ def wanted(runs: Sequence[Planned], own: Namespace) -> list[Planned]:
     return found
 
 
-def finished(runs: Sequence[Planned], rows: dict[str, Rows], work: Path, processes: int) -> Iterator[Entry]:
+def ended(runs: Sequence[Planned], rows: dict[str, Finished], work: Path, processes: int) -> Iterator[Entry]:
     """Do the runs; each becomes a row as soon as it ends, and its folder goes."""
     agree([run.entry for run in runs], work)
     planned = {run.entry.name: run for run in runs}

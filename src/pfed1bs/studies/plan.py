@@ -24,7 +24,7 @@ QUICK: Options = {  # every part on embedded data, in a moment
 
 
 @dataclass(frozen=True)
-class Part:
+class Piece:
     """Runs that share a recipe: methods, variants, and settings, of which lists are gone through."""
 
     recipe: str
@@ -70,7 +70,7 @@ class Target:
 
     name: str
     title: str
-    parts: Sequence[Part] = ()
+    parts: Sequence[Piece] = ()
     of: str = ""  # a target whose runs these are
     data: Sequence[str] = ()  # of its runs those on these data sets; none: all
     across: str = "data"  # the columns of its table: data sets, or methods
@@ -104,8 +104,8 @@ def read(name: str, folder: Path) -> Target:
     shared, parts = plain.pop("shared", {}), plain.pop("parts", [])
     _known(Target, plain, path)
     for part in (shared, *parts):
-        _known(Part, part, path)
-    made = [Part(**{**shared, **part, "set": {**shared.get("set", {}), **part.get("set", {})}}) for part in parts]
+        _known(Piece, part, path)
+    made = [Piece(**{**shared, **part, "set": {**shared.get("set", {}), **part.get("set", {})}}) for part in parts]
     return Target(name=name, parts=made, **plain)
 
 

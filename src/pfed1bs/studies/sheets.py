@@ -12,8 +12,8 @@ from pfed1bs.report.plots import PICTURES
 from pfed1bs.report.records import Json
 from pfed1bs.report.results import significant
 from pfed1bs.runs.folder import written
+from pfed1bs.studies.finished import Finished, record_of, table
 from pfed1bs.studies.plan import Planned, Target
-from pfed1bs.studies.rows import Rows, record_of, table
 
 CLOSE = 1.0  # points; nearer, or within two deviations of the difference, a cell counts as reproduced
 SUBSETS = {"cifar100": "20,000 of 60,000 pictures", "svhn": "20,000 of 99,289 pictures, classes balanced"}
@@ -63,7 +63,7 @@ class Entered:
         return {**told, "wanted": self.wanted, **numbers, "paper": self.paper, "verdict": self.verdict}
 
 
-def cells(target: Target, runs: Sequence[Planned], rows: Rows) -> list[Entered]:
+def cells(target: Target, runs: Sequence[Planned], rows: Finished) -> list[Entered]:
     """The cells of a table, in the order of its recipe."""
     found: dict[tuple[str, str], list[Planned]] = {}
     for run in runs:
@@ -75,7 +75,7 @@ def cells(target: Target, runs: Sequence[Planned], rows: Rows) -> list[Entered]:
     return made
 
 
-def write(target: Target, runs: Sequence[Planned], rows: Rows, folder: Path) -> list[Entered]:
+def write(target: Target, runs: Sequence[Planned], rows: Finished, folder: Path) -> list[Entered]:
     """Table, rows as CSV, and pictures into a folder; the cells."""
     found = cells(target, runs, rows)
     known = [row for cell in found for row in cell.rows]

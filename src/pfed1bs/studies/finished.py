@@ -32,14 +32,14 @@ DIGITS = 6
 
 
 @dataclass
-class Rows:
+class Finished:
     """The rows of a table or figure, in a file to which finished runs are added."""
 
     folder: Path
     rows: list[Json] = field(default_factory=list)
 
     @classmethod
-    def of(cls, folder: Path) -> "Rows":
+    def of(cls, folder: Path) -> "Finished":
         """What a folder holds; a last line that was cut off is left out."""
         lines = (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []
         return cls(folder, [json.loads(line) for line in lines if line.endswith("}")])
@@ -72,7 +72,7 @@ def elsewhere(folder: Path) -> list[Json]:
     """The rows below a folder, and those of finished runs whose folders lie there."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder} to join", "give one with rows or run folders below it")
-    rows = [row for path in sorted(folder.glob(f"**/{FILE}")) for row in Rows.of(path.parent).rows]
+    rows = [row for path in sorted(folder.glob(f"**/{FILE}")) for row in Finished.of(path.parent).rows]
     runs = [path.parent for path in sorted(folder.glob("**/summary.json")) if (path.parent / "config.toml").exists()]
     return rows + [row_of(Planned("", "", "", Entry("", load(str(run / "config.toml")))), run) for run in runs]
 
