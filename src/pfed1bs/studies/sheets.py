@@ -7,8 +7,9 @@ from math import hypot
 from pathlib import Path
 from typing import cast
 
-from pfed1bs.report.groups import Spread
-from pfed1bs.report.plots import PICTURES
+from pfed1bs.report.drawn import PICTURES
+from pfed1bs.report.groups import Spread, groups
+from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.records import Json
 from pfed1bs.report.results import significant
 from pfed1bs.runs.folder import written
@@ -95,12 +96,12 @@ def write(target: Target, runs: Sequence[Planned], rows: Finished, folder: Path)
     return found
 
 
-def draw(picture: str, rows: Sequence[Json], path: Path) -> None:
+def draw(name: str, rows: Sequence[Json], path: Path) -> None:
     """A picture of the report, where there is something to draw."""
     records = [record_of(row) for row in rows if "summary" in row]
-    text = PICTURES[picture](records) if records else None
-    if text:
-        written(path, text)
+    picture = PICTURES[name](shown_of(groups(records))) if records else None
+    if picture:
+        picture.write(path)
 
 
 def markdown(target: Target, found: Sequence[Entered]) -> str:
@@ -125,7 +126,7 @@ def _parts(found: Sequence[Entered]) -> list[str]:
 
 
 def _line(cell: Entered, beside: bool) -> list[str]:
-    mib, paper = cell.spread("mib_per_round"), Spread(*cell.paper) if cell.paper else None
+    mib, paper = cell.spread("mib_per_round"), Spread(cell.paper[0], cell.paper[1]) if cell.paper else None
     told = [_told(paper), cell.verdict] if beside else []
     amount = significant(mib.mean, 3) if mib else ""
     return [f"`{cell.label}`", cell.ours, *told, amount, f"{len(cell.rows)} of {cell.wanted}"]
