@@ -9,6 +9,9 @@ HELP = {
     "reproduce": "a table or figure of the paper, with what it left out beside it: pfed1bs reproduce NAME|all "
     "[--quick] [--only mnist] [--seeds 0] [--resume]",
     "report": "make report.html from run folders: pfed1bs report RUN... [--against NAME] [--out DIR]",
+    "export": "a trained model as a plain state_dict, with a card: pfed1bs export RUN --client 3 --out "
+    "model.safetensors [--shared]",
+    "predict": "what a trained model answers: pfed1bs predict RUN --client 3 FILE.npz [--shared] [--out ANSWERS.npz]",
     "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
     "list": "list the methods with what they send, what they keep and what they can do",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",
