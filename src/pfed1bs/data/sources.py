@@ -2,13 +2,16 @@
 
 import importlib.util
 import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.extras import need, parts
+from pfed1bs.data.arrays import npy
 from pfed1bs.data.catalogue import CATALOGUE, Form, Known
 from pfed1bs.data.dataset import Arrays, Dataset, dataset, hold_out
 from pfed1bs.data.download import fetch
@@ -116,16 +119,26 @@ def _digits() -> Arrays:
 def _npz(path: Path) -> Arrays:
     if not path.is_file():
         raise UserError(f"no file {path}", "data.name takes the path of a .npz file as seen from the current directory")
-    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        arrays = {name: content[name] for name in content.files}
-    for names in (TWO, FOUR):
-        if set(names) <= set(arrays):
-            more = tuple(name.replace("y", "owners") for name in names[1::2])
-            return _four(str(path), [arrays[name] for name in (*names, *more) if name in arrays])
+    wanted: list[str] = []
+    with reading(path), zipfile.ZipFile(path) as content:
+        members = {info.filename.removesuffix(".npy"): info for info in content.infolist()}
+        for names in (TWO, FOUR):
+            if set(names) <= set(members) and not wanted:
+                more = (name.replace("y", "owners") for name in names[1::2])
+                wanted = [*names, *(name for name in more if name in members)]
+        arrays = [_member(content, members[name]) for name in wanted]
+    if wanted:
+        return _four(str(path), arrays)
     raise UserError(
         f"{path} must hold arrays {', '.join(TWO)} or {', '.join(FOUR)}, and may hold owners, got "
-        f"{', '.join(arrays) or 'none'}"
+        f"{', '.join(members) or 'none'}"
     )
+
+
+def _member(content: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
+    """An array of a .npz file."""
+    with content.open(info) as file:
+        return npy(file, info.file_size)
 
 
 def _function(name: str) -> Arrays:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import State
 from pfed1bs.runs import checkpoint
 
@@ -31,6 +32,8 @@ class Shelf:
         tensors = checkpoint.read(self.path, self.identity)[0] if self.path.exists() else {}
         for key, value in tensors.items():
             round, _, name = key.partition("/")
+            if not round.isdecimal() or not name:
+                raise UserError(f"{self.path} holds no states of a client, but {key!r:.40}", checkpoint.ELSEWHERE)
             found.setdefault(int(round), {})[name] = value
         return dict(sorted(found.items()))
 

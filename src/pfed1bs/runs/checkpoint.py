@@ -38,8 +38,16 @@ def save(path: Path, progress: Progress, identity: str) -> None:
 def load(path: Path, identity: str) -> Progress:
     """The state of a run of the same configuration, or a UserError that says what is wrong."""
     tensors, metadata = read(path, identity)
-    if "seen" not in tensors or not metadata.get("round", "").isdecimal():
-        raise UserError(f"{path} is no checkpoint of a run", ELSEWHERE)
+    try:
+        return _progress(path, tensors, metadata)
+    except (KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is no checkpoint of a run ({error})", ELSEWHERE) from error
+
+
+def _progress(path: Path, tensors: State, metadata: Mapping[str, str]) -> Progress:
+    """The state of a run out of the tensors of its file."""
 
     def part(prefix: str) -> dict[str, torch.Tensor]:
         return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -102,7 +110,7 @@ def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, AttributeError, TypeError, RuntimeError) as error:
         raise UserError(f"{path} is damaged or cut off ({error})", ELSEWHERE) from error
     if metadata.get("format") != FORMAT:
         found = f"format {metadata['format']}" if "format" in metadata else "no format"
@@ -117,7 +125,10 @@ def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
 
 def agree(path: Path, theirs: str, ours: str) -> None:
     """Refuse a file of another configuration, naming the keys in which the two differ."""
-    old, new = (_flat(json.loads(identity)) for identity in (theirs, ours))
+    try:
+        old, new = (_flat(json.loads(identity)) for identity in (theirs, ours))
+    except (ValueError, AttributeError, RecursionError):
+        raise UserError(f"{path} does not say which configuration it belongs to", ELSEWHERE) from None
     different = ", ".join(
         f"{key} was {old.get(key, 'not set')}, now {new.get(key, 'not set')}"
         for key in sorted({*old, *new})
