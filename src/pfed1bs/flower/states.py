@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import State
 from pfed1bs.runs import checkpoint
 
@@ -28,17 +27,10 @@ class Shelf:
 
     def states(self) -> dict[int, State]:
         """The states that are here, by round, ascending."""
-        found: dict[int, State] = {}
-        tensors = checkpoint.read(self.path, self.identity)[0] if self.path.exists() else {}
-        for key, value in tensors.items():
-            round, _, name = key.partition("/")
-            if not round.isdecimal() or not name:
-                raise UserError(f"{self.path} holds no states of a client, but {key!r:.40}", checkpoint.ELSEWHERE)
-            found.setdefault(int(round), {})[name] = value
-        return dict(sorted(found.items()))
+        return checkpoint.by_round(checkpoint.read(self.path, self.identity)[0]) if self.path.exists() else {}
 
-    def put(self, states: dict[int, State]) -> None:
-        """Replace everything by these states, all or nothing."""
+    def put(self, states: dict[int, State], about: str = "{}") -> None:
+        """Replace everything by these states, all or nothing; `about` is what their model needs later, as JSON."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {f"{round}/{name}": value for round, state in states.items() for name, value in state.items()}
-        checkpoint.write(self.path, tensors, {"identity": self.identity})
+        checkpoint.write(self.path, tensors, {"identity": self.identity, "about": about})
