@@ -113,7 +113,7 @@ class Run:
         chunk = config.chunk or fitting(*given, config.batch, config.sampled, choose(config.device))
         source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk))
         with terminable(), RunFolder(self.folder, config, chunk).open(resume) as folder:
-            written(self.folder / "normalise.json", json.dumps(self.data.constants) + "\n")
+            written(self.folder / "normalise.json", json.dumps(self.data.described) + "\n")
             if self.data.labelled and self.data.clients <= SHOWN:
                 written(self.folder / "labels.csv", held(self.data))
             yield from record(source, folder, source.schedule)
