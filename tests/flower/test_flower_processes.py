@@ -182,7 +182,7 @@ def test_a_node_and_the_superlink_are_killed_and_nothing_is_lost(stage, played, 
 def missing(folder, counted):
     """Client states and progress of an undisturbed run in which only these clients took part in each round."""
     run = {"rounds": len(counted), "clients": 3, "steps": 5, "data.partition": "labels:4", "min_clients": 1, "seed": 5}
-    desk = Desk({**run, "algorithm.name": "pfed1bs"}, folder)
+    desk = Desk({**BELIEVED, **run, "algorithm.name": "pfed1bs"}, folder)
     server, everyone, progress = desk.server(), desk.online, start(desk.algorithm, 3)
     for here in counted:
         desk.online = {node: k for node, k in everyone.items() if k in here}
