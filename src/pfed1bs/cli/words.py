@@ -6,12 +6,9 @@ from types import MappingProxyType
 
 from pfed1bs.cli.help import BENCHMARKS, HELP
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.extras import need
 from pfed1bs.engine.rounds import choose
 from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config, known_keys, load
-
-NEEDED = {"rich": "cli", "safetensors": "cli", "tomli_w": "cli", "matplotlib": "report", "jinja2": "report"}
 
 RESUME = {"--resume": "go on with the folder of --out"}
 JSON = {"--json": "print JSON"}
@@ -81,11 +78,9 @@ def seeds(given: str | None, named: list[int], rest: list[str], config: Config) 
 
 
 def ready(config: Config, resume: bool) -> None:
-    """Refuse what would fail after training: a folder that nobody named, packages and devices that are not there."""
+    """Refuse what would fail after training: a folder that nobody named, a device that is not there."""
     if resume and not config.out:
         raise UserError("--resume needs to know the run folder", "add --out and the folder of the run")
-    for module, extra in NEEDED.items():
-        need(module, extra)
     choose(config.device)
 
 
