@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from pfed1bs.core.errors import Told, UserError
 
-
 PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "tomli_w": "tomli-w"}  # where a module has another name
 
 
