@@ -84,11 +84,15 @@ class Board:
         self.runs += more
 
     def ended(self, name: str) -> None:
-        """Say that a run has ended, and how far all of them are."""
+        """Say that a run has ended, and how far all of them are; its folder may be gone."""
+        run = next(run for run in self.runs if run.name == name)
+        run.read()
+        if not run.path.exists():
+            run.done = run.wanted
+        run.ended = True
         if not self.shown:
-            told = self.told()
-            score = next((run.told() for run in self.runs if run.name == name), "")
-            print(f"{name}: ended{score and f' with {score}'}; {told}", file=sys.stderr)
+            told = run.told()
+            print(f"{name}: ended{told and f' with {told}'}; {self.told()}", file=sys.stderr)
 
     def counted(self) -> tuple[int, int]:
         """Rounds done and rounds left; runs that are not known yet have as many as the others."""

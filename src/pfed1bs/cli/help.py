@@ -10,7 +10,12 @@ HELP = {  # what it is for: how it is written
     "[--runs 'NAME key=value' ...] [--seeds 0,1,2]",
     "tune": "choose options on training samples, by one rule for all methods: pfed1bs tune [RECIPE] "
     "[--algorithms NAMES] [--seeds 100,101] [--points 9] [--write RECIPE.toml]",
+    "reproduce": "a table or figure of the paper, with what it left out beside it: pfed1bs reproduce NAME|all "
+    "[--quick] [--only mnist] [--seeds 0] [--resume]",
     "report": "make report.html from run folders: pfed1bs report RUN... [--against NAME] [--out DIR]",
+    "export": "a trained model as a plain state_dict, with a card: pfed1bs export RUN --client 3 --out "
+    "model.safetensors [--shared]",
+    "predict": "what a trained model answers: pfed1bs predict RUN --client 3 FILE.npz [--shared] [--out ANSWERS.npz]",
     "data": "show who holds what: pfed1bs data [RECIPE] [--data.partition labels:2] [--picture FILE]",
     "list": "list the methods with what they send, what they keep and what they can do: pfed1bs list [RECIPE] [--json]",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right: pfed1bs costs "
@@ -55,6 +60,9 @@ EXAMPLES = {
         "pfed1bs compare --algorithms local,ditto --gradients 20 --against local --seeds 0,1,2",
     ),
     "tune": ("pfed1bs tune --algorithms ditto,fedavg --seeds 100,101 --points 9 --parallel 2",),
+    "reproduce": ("pfed1bs reproduce table-main --quick", "pfed1bs reproduce all --draw"),
+    "export": ("pfed1bs export runs/mine --client 3 --out model.safetensors",),
+    "predict": ("pfed1bs predict runs/mine --client 3 samples.npz",),
     "report": ("pfed1bs report runs/mine", "pfed1bs report results/mnist-delta-iid.json --against ditto"),
     "data": ("pfed1bs data --data.partition dirichlet:0.3 --picture who.svg",),
     "list": ("pfed1bs list", "pfed1bs list --algorithm.name eden --algorithm.bits 0.5"),

@@ -14,12 +14,14 @@ from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
 from pfed1bs.core.options import shown
 from pfed1bs.engine.metrics import METRICS
+from pfed1bs.report.drawn import ENDINGS
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import metric_of
 from pfed1bs.report.results import CAPTION, labelled, plain, results
 from pfed1bs.report.statistics import MOST, Against
 from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import Entry
+from pfed1bs.studies.sheets import Entered
 from pfed1bs.studies.tuning import Study, table
 
 RIGHT = [False, True, True, False, False]
@@ -143,6 +145,14 @@ def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
     print(f"folder  {folder}\nfile    {folder / 'tuning.json'}")
 
 
+def show_cells(title: str, found: Sequence[Entered]) -> None:
+    """Print a table of `reproduce`: every cell in a line."""
+    lines = [(cell.part, cell.label, cell.ours, cell.verdict, f"{len(cell.rows)} of {cell.wanted}") for cell in found]
+    show_table(
+        title, ("setting", "method", "percent correct", "paper", "seeds"), lines, [False, False, True, False, True]
+    )
+
+
 def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None = None) -> None:
     """Write the pictures and the report, print the table, and the differences to a method that was named."""
     records = [report.read(run.folder) for run in runs]
@@ -181,8 +191,10 @@ def show_differences(against: Against, runs: Sequence[Mapping[str, object]]) -> 
         print(f"nothing is tested: name at most {MOST} comparisons with --tested a,b")
 
 
-def write(records: list[report.RunRecord], folder: Path, against: Against | None = None) -> None:
+def write(
+    records: list[report.RunRecord], folder: Path, against: Against | None = None, endings: Sequence[str] = ENDINGS[:2]
+) -> None:
     """The page, and where there are several runs the table as a file."""
-    report.write(records, folder / "report.html", against)
+    report.write(records, folder / "report.html", against, endings)
     if len(records) > 1:
         (folder / "table.json").write_text(json.dumps(plain(records, against)) + "\n")
