@@ -45,9 +45,8 @@ class Followed:
 
     def told(self) -> str:
         """Its last score, with the round where it goes on."""
-        if self.score is None:
-            return f"@{self.done}" if self.done else ""
-        return f"{self.score:.{self.metric.digits}f}" + ("" if self.ended else f" @{self.done}")
+        score = "" if self.score is None else f"{self.score:.{self.metric.digits}f}"
+        return f"{score} @{self.done}".lstrip() if self.done and not self.ended else score
 
 
 class Board:
