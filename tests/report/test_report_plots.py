@@ -7,10 +7,10 @@ import pytest
 
 from pfed1bs import report
 from pfed1bs.algorithms import REGISTRY
+from pfed1bs.report.columns import significant
 from pfed1bs.report.groups import groups, student
 from pfed1bs.report.labels import column, near
 from pfed1bs.report.leading import leading
-from pfed1bs.report.results import significant
 from pfed1bs.report.style import KNOWN, pen, size
 from run_folders import records_of, run_folder
 

@@ -35,7 +35,7 @@ class End:
     @property
     def size(self) -> float:
         """Of the letters, in points."""
-        return 9.0 if self.strong else 8.0
+        return 9.5 if self.strong else 8.5
 
     @property
     def words(self) -> str:
@@ -116,7 +116,7 @@ def near(
     taken, places = np.empty((0, 4)), []
     for (x, y), (wide, tall) in zip(spots, sizes, strict=True):
         aside = np.array([GAP, 4 * GAP, 9 * GAP, -wide - GAP, -wide - 5 * GAP])
-        up = np.arange(-30, 31) * tall / 3
+        up = np.arange(-44, 45) * tall / 2
         away = np.abs(up)[:, None] + np.where(aside > 0, aside - GAP, 12 - aside - wide - GAP)
         left, middle = (part.ravel() for part in np.broadcast_arrays(x + aside, (y + up)[:, None]))
         boxes = np.stack([left, middle - tall / 2, left + wide, middle + tall / 2], 1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pfed1bs.report.owned import bars, height
 from pfed1bs.report.pictures import Picture, Shown, told
 from pfed1bs.report.records import RunRecord
+from pfed1bs.report.results import per_round
 from pfed1bs.report.statistics import Verdict
 from pfed1bs.report.style import INK, MUTED, WIDTH, byte_axis, canvas, legend, look, pen
 
@@ -42,7 +43,7 @@ def differences(shown: Sequence[Shown], verdicts: Sequence[Verdict], against: st
                 f"dot-{item.number}"
             )
         _rows(axes, [known[verdict.method] for verdict in order])
-        axes.set_xlabel(f"{unit} more than {against}, paired over seeds, with 95 % intervals")
+        axes.set_xlabel(f"{unit} more than {against}, 95 % intervals")
     lines = [
         [
             item.method,
@@ -86,7 +87,7 @@ def accuracy_clients(shown: Sequence[Shown]) -> Picture | None:
 
 def wire(shown: Sequence[Shown]) -> Picture | None:
     """Bytes of a round, up, down and of that for catching up, on a logarithmic axis; the fewest on top."""
-    found = [(item, {key: item.group.spread(partial(_mean, key)) for key in WIRE}) for item in shown]
+    found = [(item, {key: item.group.spread(partial(per_round, key)) for key in WIRE}) for item in shown]
     talking = [(item, sent) for item, sent in found if any(value and value.mean for value in sent.values())]
     if not talking:
         return None
@@ -108,11 +109,6 @@ def wire(shown: Sequence[Shown]) -> Picture | None:
         [item.group.label, WIRE[key][0], *told(value)] for item, sent in found for key, value in sent.items() if value
     ]
     return Picture(figure, ("method", "part", "mean", "std", "low", "high", "seeds"), lines)
-
-
-def _mean(key: str, record: RunRecord) -> float:
-    """Bytes of a round, over the rounds."""
-    return sum(row.get(key, 0.0) for row in record.metrics) / len(record.metrics)
 
 
 def _colour(item: Shown) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKED = 25  # points of a line that still get a marker each
-ROW = 0.15  # inches for a name beside the axes
+ROW = 0.155  # inches for a name beside the axes
 LOGGED = {  # what a method may log, and how to read it
     "agreement": "client bits equal to the consensus",
     "flips": "consensus bits changed",

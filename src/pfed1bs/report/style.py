@@ -44,7 +44,7 @@ KNOWN = (  # each has its own colour and dash, the same in every picture
     "fedbn scaffold knnper"
 ).split()
 DPI = 200  # of PNG files
-WIDTH, HEIGHT = 5.0, 3.5  # inches; small enough for a telephone to show the text at a readable size
+WIDTH, HEIGHT = 4.6, 3.5  # inches; small enough for a telephone to show the text at a readable size
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def look() -> AbstractContextManager[None]:
             "text.parse_math": False,
             "path.simplify": False,
             "font.family": ["sans-serif"],
-            "font.size": 9,
+            "font.size": 9.5,
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.axisbelow": True,
