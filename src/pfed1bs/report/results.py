@@ -95,7 +95,22 @@ def plain(records: Sequence[RunRecord], against: Against | None = None) -> Json:
             own = {"label": group.label, "options": chosen(record), "device": record.env.get("device")}
             runs.append({**own, **record.summary, "curve": curve})
     recipe = {key: value for key, value in records[0].config.items() if key != "algorithm"}
-    return {"recipe": recipe, "runs": runs, **({"paired": against.plain(runs)} if against else {})}
+    return {
+        "recipe": recipe,
+        "runs": runs,
+        "over_seeds": over_seeds(groups(records)),
+        **({"paired": against.plain(runs)} if against else {}),
+    }
+
+
+def over_seeds(found: Sequence[Group]) -> list[Json]:
+    """The metric of every group over its seeds: mean, standard deviation, and the 95 % interval of the mean."""
+    values = [(group.label, group.spread(group.metric.name)) for group in found]
+    return [
+        {"label": label, "mean": value.mean, "std": value.deviation, "interval": value.interval, "seeds": value.seeds}
+        for label, value in values
+        if value
+    ]
 
 
 def chosen(record: RunRecord) -> Json:
