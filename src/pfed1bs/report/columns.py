@@ -14,7 +14,6 @@ class Row:
     """A line of the result table; None where there is no such number."""
 
     label: str
-    colour: str
     seeds: str
     metric: Metric
     value: Spread | None  # of the metric

@@ -14,7 +14,7 @@ from pfed1bs.report.drawn import ENDINGS, draw_all
 from pfed1bs.report.groups import Group, differing, groups
 from pfed1bs.report.headline import headline
 from pfed1bs.report.leading import leading, ordered
-from pfed1bs.report.pictures import Picture
+from pfed1bs.report.pictures import Picture, shown_of
 from pfed1bs.report.records import RunRecord
 from pfed1bs.report.results import labelled, results
 from pfed1bs.report.statistics import Against
@@ -84,6 +84,7 @@ def page(
         facts=facts(records),
         table=results(found),
         wire=results(found, wire),
+        marks=[item.colour for item in shown_of(found)],
         leads=leading(found),
         against=against,
         differences=against.sheet(labelled(found)) if against else [],

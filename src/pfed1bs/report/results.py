@@ -11,7 +11,6 @@ from pfed1bs.report.columns import Cell, Column, Row, columns
 from pfed1bs.report.groups import Group, Spread, groups
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.report.statistics import Against
-from pfed1bs.report.style import pen
 
 ROUND = ("up", "down", "catch_up", "side")  # bytes that every round counts
 CAPTION = "personal: each client's own model; global: the shared one; tuned: the shared one after local steps"
@@ -52,7 +51,6 @@ def row(group: Group, among: Sequence[Group]) -> Row:
     metric = group.metric.name
     return Row(
         label=group.label,
-        colour=pen(group.algorithm, group.variant).colour,
         seeds=seeds([record.seed for record in group.records]),
         metric=group.metric,
         value=group.spread(metric),
