@@ -66,7 +66,7 @@ EXAMPLES = {
     "export": ("pfed1bs export runs/mine --client 3 --out model.safetensors",),
     "predict": ("pfed1bs predict runs/mine --client 3 samples.npz",),
     "report": ("pfed1bs report runs/mine", "pfed1bs report results/mnist-delta-iid.json --against ditto"),
-    "runs": ("pfed1bs runs --where method=pfed1bs-delta accuracy>=90", "pfed1bs runs runs/a runs/b --differ"),
+    "runs": ("pfed1bs runs --where method=pfed1bs-delta 'accuracy>=90'", "pfed1bs runs runs/a runs/b --differ"),
     "data": ("pfed1bs data --data.partition dirichlet:0.3 --picture who.svg",),
     "list": ("pfed1bs list", "pfed1bs list --algorithm.name eden --algorithm.bits 0.5"),
     "costs": ("pfed1bs costs",),

@@ -103,7 +103,7 @@ def chosen(runs: Sequence[Kept], where: Sequence[str]) -> list[Kept]:
     for text in where:
         parts = re.fullmatch(r"([\w.-]+)(>=|<=|!=|=|>|<)(.*)", text)
         if not parts:
-            raise UserError(f"a condition must be KEY=VALUE, got {text}", "write --where method=pfed1bs accuracy>=90")
+            raise UserError(f"a condition must be KEY=VALUE, got {text}", "write --where method=pfed1bs 'accuracy>=90'")
         key, sign, value = parts.groups()
         known = dict.fromkeys(key for run in runs for key in run.facts)
         if runs and key not in known:
