@@ -136,10 +136,10 @@ def size(count: float) -> str:
 
 
 def byte_axis(axes: "Axes") -> None:
-    """A logarithmic x axis with powers of two as ticks, at most six."""
+    """A logarithmic x axis with powers of two as ticks, at most five or six."""
     axes.set_xscale("log", base=2)
     low, high = (log2(end) for end in axes.get_xlim())
-    step = next(step for step in (1, 2, 3, 5, 10) if (high - low) / step <= 6 or step == 10)
+    step = next(step for step in (1, 2, 3, 5, 10) if (high - low) / step <= 5 or step == 10)
     ticks = [2.0**power for power in range(ceil(low / step) * step, floor(high) + 1, step)]
     axes.set_xticks(ticks, [size(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
