@@ -1,5 +1,6 @@
 """`pfed1bs runs`: what lies in run folders, without looking into each."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -38,8 +39,9 @@ def runs_command(words: list[str]) -> None:
     elif own.json:
         terminal.print_json([run.facts for run in listing.ordered(found, own.sort)])
     else:
-        lines = [run.line() for run in listing.ordered(found, own.sort)]
-        terminal.show_table(f"{len(lines)} runs", listing.COLUMNS, lines, RIGHT)
+        above = Path(os.path.commonpath([run.path.parent for run in found])) if found else Path()
+        lines = [run.line(above) for run in listing.ordered(found, own.sort)]
+        terminal.show_table(f"{len(lines)} runs in {above}", listing.COLUMNS, lines, RIGHT)
 
 
 def _differ(found: list[listing.Kept], as_json: bool) -> None:
@@ -49,8 +51,8 @@ def _differ(found: list[listing.Kept], as_json: bool) -> None:
     if as_json:
         terminal.print_json([dict(zip(("what", "key", "first", "second"), line, strict=True)) for line in lines])
         return
-    heads = ("what", "key", *(str(run.path) for run in found))
-    terminal.show_table("what differs", heads, lines, [False] * 4)
+    terminal.show_table("what differs", ("what", "key", "first", "second"), lines, [False] * 4)
+    print(f"first   {found[0].path}\nsecond  {found[1].path}")
 
 
 def _rounds(found: list[listing.Kept], place: str) -> None:

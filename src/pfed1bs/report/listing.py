@@ -3,6 +3,7 @@
 import csv
 import json
 import operator
+import os
 import re
 import time
 import tomllib
@@ -77,25 +78,25 @@ class Kept:
         }  # fmt: skip
         return {**flat, **self.summary, **usual, name: usual["value"]}
 
-    def line(self) -> list[str]:
-        """Its row in a table of COLUMNS."""
+    def line(self, above: Path) -> list[str]:
+        """Its row in a table of COLUMNS, with its folder as it lies under another."""
         facts, value = self.facts, cast(float | None, self.facts["value"])
         done, asked = facts["rounds"], facts["asked"]
         rounds = str(done) if facts["finished"] else f"{done} of {asked}"
         told = "" if value is None else f"{value:.{self.metric.digits}f}"
-        first = [str(facts[key]) for key in COLUMNS[:4]]
+        first = [os.path.relpath(self.path, above), *(str(facts[key]) for key in COLUMNS[1:4])]
         return [*first, rounds, told, f"{cast(float, facts['MiB']):.4g}", age(cast(float, facts["age"]))]
 
 
 def kept(folders: Iterable[Path]) -> list[Kept]:
-    """All runs in these folders, each once, the oldest first."""
+    """All runs in these folders, each once, in this order."""
     found: dict[Path, Kept] = {}
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder", "give run folders, or folders with run folders inside")
         for path in sorted(folder.glob("**/config.toml")):
             found.setdefault(path.parent.resolve(), Kept.read(path.parent))
-    return sorted(found.values(), key=lambda run: (-cast(float, run.facts["age"]), str(run.path)))
+    return list(found.values())
 
 
 def chosen(runs: Sequence[Kept], where: Sequence[str]) -> list[Kept]:
@@ -143,12 +144,16 @@ def differences(first: Kept, second: Kept) -> list[list[str]]:
         ("config", [flatten(run.config) for run in pair]),
         ("environment", [_env(run) for run in pair]),
     ):
-        lines += [[kind, key, *(shown(own.get(key)) for own in facts)] for key in differing(facts)]
+        lines += [[kind, key, *(_told(own, key) for own in facts)] for key in differing(facts)]
     keys = [key for key in first.summary if key in CAME_TO or key.startswith(first.metric.name)]
     for key in keys:
         if first.summary[key] != second.summary.get(key):
-            lines.append(["result", key, *(shown(run.summary.get(key)) for run in pair)])
+            lines.append(["result", key, *(_told(run.summary, key) for run in pair)])
     return [*lines, ["rounds", *_first(first.rows, second.rows)]]
+
+
+def _told(facts: Json, key: str) -> str:
+    return shown(facts[key]) if key in facts else "none"
 
 
 def _env(run: Kept) -> Json:
@@ -162,7 +167,7 @@ def _first(one: Sequence[Json], other: Sequence[Json]) -> list[str]:
     for number, (a, b) in enumerate(zip_longest(one, other, fillvalue=cast(Json, {})), 1):
         keys = [key for key in {**a, **b} if key != "seconds" and a.get(key) != b.get(key)]
         if keys:
-            return [f"{keys[0]}, round {number}", shown(a.get(keys[0])), shown(b.get(keys[0]))]
+            return [f"{keys[0]}, round {number}", _told(a, keys[0]), _told(b, keys[0])]
     return ["all but seconds", "the same", "the same"]
 
 
