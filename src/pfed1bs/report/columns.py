@@ -114,7 +114,7 @@ def columns(metric: Metric) -> tuple[Column, ...]:
     against = "points" if metric.percent else metric.name
     return (
         Column(f"{name}\nall samples", lambda row: _spread(row.value, digits), "personal"),
-        Column("95 %\ninterval", lambda row: _interval(row.value, digits), "95 % interval", True, 1),
+        Column("95 %\ninterval", lambda row: _interval(row.value, digits), optional=True, level=1),
         Column(f"{against} over\nlocal, 95 %", lambda row: _gain(row.gain, digits), optional=True),
         Column("MiB\nper round", lambda row: _amount(row.mib), "MiB/round", level=1),
         Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of FedAvg"),
