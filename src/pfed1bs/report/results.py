@@ -8,6 +8,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.options import keys
 from pfed1bs.engine.metrics import Metric
 from pfed1bs.report.columns import Cell, Column, Row, columns
+from pfed1bs.report.columns import significant as significant
 from pfed1bs.report.groups import Group, Spread, groups
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.report.statistics import Against

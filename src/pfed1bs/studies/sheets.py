@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import cast
 
 from pfed1bs.facts import capabilities
-from pfed1bs.report.columns import significant
 from pfed1bs.report.drawn import PICTURES
 from pfed1bs.report.groups import Spread, groups
 from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.records import Json
+from pfed1bs.report.results import significant
 from pfed1bs.report.statistics import MARGIN, Difference
 from pfed1bs.runs.environment import environment
 from pfed1bs.runs.folder import written
