@@ -116,9 +116,9 @@ def cells(target: Target, runs: Sequence[Planned], known: Finished) -> list[Ente
 
 def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path) -> list[Entered]:
     """Table, rows as CSV, and pictures into a folder; the cells."""
-    folder.mkdir(parents=True, exist_ok=True)
     about: Json = {"title": target.title, "command": f"pfed1bs reproduce {target.name}"}
     if target.ticks:
+        folder.mkdir(parents=True, exist_ok=True)
         written(folder / "table.md", lines := ticked(target))
         here = environment("cpu")
         about |= {key: [here[key]] for key in ("commit", "device", "torch")} | {"missing": 0}
@@ -126,6 +126,9 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
         return []
     found = cells(target, runs, known)
     rows = [row for cell in found for row in cell.rows]
+    if target.pictures and not rows:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("commit", "device", "torch"):
         about[name] = sorted({str(cast(Json, row["env"])[name]) for row in rows})
     about |= {"runs": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
@@ -158,15 +161,10 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
         return _table(
             ["setting", *labels], [[part, *(at.get((part, label), "") for label in labels)] for part in parts]
         )
-    heads = [
-        "method",
-        "ours, %",
-        *(["paper, %", "verdict", "paper, MB"] if target.paper else []),
-        "MiB a round",
-        "seeds",
-    ]
-    heads += [*(["seconds a run"] if target.times else [])]
-    heads += [*([f"minus `{target.against}`, p of within {MARGIN}"] if target.against else [])]
+    heads = ["method", "ours, %", "shared model, %"]
+    heads += ["paper, %", "verdict", "paper, MB"] if target.paper else []
+    heads += ["MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
+    heads += [f"minus `{target.against}`, p of within {MARGIN}"] if target.against else []
     texts = []
     for part in parts:
         own = [cell for cell in found if cell.part == part]
@@ -199,7 +197,8 @@ def told(value: Spread | None) -> str:
 def _line(target: Target, cell: Entered) -> list[str]:
     mib, seconds = cell.spread("mib_per_round"), cell.spread("seconds")
     paper = told(Spread(cell.paper[0], cell.paper[1])) if cell.paper else ""
-    line = [f"`{cell.label}`", cell.ours, *([paper, cell.verdict, cell.cost] if target.paper else [])]
+    line = [f"`{cell.label}`", cell.ours, told(cell.spread("accuracy_global"))]
+    line += [paper, cell.verdict, cell.cost] if target.paper else []
     line += [significant(mib.mean, 3) if mib else "", f"{len(cell.rows)} of {cell.wanted}"]
     line += [f"{seconds.mean:.1f}" if seconds else ""] if target.times else []
     return [*line, *([cell.apart] if target.against else [])]
