@@ -131,7 +131,7 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("commit", "device", "torch"):
         about[name] = sorted({str(cast(Json, row["env"])[name]) for row in rows})
-    about |= {"runs": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
+    about |= {"finished": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
     written(folder / "table.json", json.dumps(about, indent=1) + "\n")
     written(folder / "table.md", markdown(target, found))
     if rows and not target.of:
