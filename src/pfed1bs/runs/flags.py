@@ -87,7 +87,6 @@ def typed(name: str, key: Key, value: object) -> object:
         raise UserError(f"{name} must be {key.kind}, got {value}", EVERY_KEY) from None
 
 
-<<<<<<< HEAD
 @cache
 def _parser(kind: object) -> Any:  # noqa: ANN401 (jsonargparse has no types)
     """A parser of one value; it takes longer to make than to use."""
@@ -96,11 +95,6 @@ def _parser(kind: object) -> Any:  # noqa: ANN401 (jsonargparse has no types)
     return parser
 
 
-def told(known: Mapping[str, Key]) -> str:
-    """The help for all keys: types, defaults and meaning."""
-    parser = Flags(usage=SUPPRESS)
-    group = parser.add_argument_group("keys of the configuration, the same in TOML files")
-=======
 def told(known: Mapping[str, Key], recipes: Sequence[str]) -> str:
     """The help for all keys: types, defaults and meaning; and the recipes that have names."""
     words = f"RECIPE is a TOML file with these keys, or one that comes along: {', '.join(recipes)}"
@@ -108,7 +102,6 @@ def told(known: Mapping[str, Key], recipes: Sequence[str]) -> str:
     method = known["algorithm.name"].default
     titles = {"": "the run", "data": "data", "model": "model", "algorithm": f"the method, {method}"}
     groups = {table: parser.add_argument_group(title) for table, title in titles.items()}
->>>>>>> main
     for name, key in known.items():
         default = "" if key.default is None else f" (default {shown(key.default)})"
         text = f"{key.help}{default}".replace("%", "%%")
