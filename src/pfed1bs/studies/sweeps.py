@@ -44,9 +44,9 @@ def against(option: str, found: Sequence[Group]) -> Picture:
             axes.set_xticks(across[::2], [f"{x:g}" for x in across[::2]], fontsize=7)
             axes.set_xticks([], minor=True)
             if name == "pull":  # from nothing to many times a gradient that has died
-                axes.set_yscale("symlog", linthresh=0.01)
+                axes.set_yscale("log", nonpositive="mask")
                 axes.yaxis.set_major_formatter("{x:g}")
-            axes.set_title(words, fontsize=8.5)
+            axes.set_title(words, fontsize=8)
             axes.set_xlabel(option if place > len(panels) - 2 else "")
         legend(figure, figure.axes[0])
     return Picture(figure, ("shown", "setting", option, *SPREAD), points)
