@@ -3,8 +3,9 @@
 from argparse import SUPPRESS, ArgumentError, ArgumentParser
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from types import UnionType
-from typing import Literal, NoReturn, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
@@ -83,10 +84,8 @@ def typed(name: str, key: Key, value: object) -> object:
     if key.type is float and isinstance(value, str):
         with suppress(ValueError):  # inf too
             found = float(value)
-    parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False, add_help=False)
-    parser.add_argument("--value", type=key.type)
     try:
-        return parser.parse_object({"value": found})["value"]
+        return _parser(key.type).parse_object({"value": found})["value"]
     except ArgumentError:
         raise UserError(f"{name} must be {key.kind}, got {value}", EVERY_KEY) from None
 
@@ -98,6 +97,14 @@ def _fits(kind: object, value: object) -> bool:
     if get_origin(kind) is UnionType:
         return type(value) in get_args(kind) and value not in ("null", "None")
     return type(value) is kind
+
+
+@cache
+def _parser(kind: object) -> Any:  # noqa: ANN401 (jsonargparse has no types)
+    """A parser of one value; it takes longer to make than to use."""
+    parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False, add_help=False)
+    parser.add_argument("--value", type=kind)
+    return parser
 
 
 def told(known: Mapping[str, Key], recipes: Sequence[str]) -> str:
