@@ -74,7 +74,7 @@ def short(words, out):
         more += {"tune": TUNED, "compare": ["--seeds", "0,1" if "--against" in words else "0"]}.get(command, [])
         return [*words, *more] if "--gradients" not in words else without([*words, *more], "--steps")
     if command == "reproduce":
-        return [*("table-main" if word == "all" else word for word in words), "--draw", "--out", out]
+        return [*("table-main" if word == "all" else word for word in words), "--draw", "--out", out, "--device", "cpu"]
     return [*words, "--out", out] if command == "report" else words
 
 
@@ -83,13 +83,16 @@ def test_the_command_works(words, place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(place)
     monkeypatch.setattr("pfed1bs.cli.terminal.write", lambda *_: None)  # the page has tests of its own
     monkeypatch.setattr("pfed1bs.facts.bench.kernels", list)
+    monkeypatch.setattr("pfed1bs.cli.benches.environment", lambda *_: {"device": "toy", "kernel": "toy"})
     monkeypatch.setattr("pfed1bs.facts.bench_gpu.measured", lambda vgg16: {"kernels": [], "steps": [], "rounds": []})
     if words[:2] == ["flower", "gate"]:
         monkeypatch.setattr("pfed1bs.flower.gate.FILES", ())
         monkeypatch.setattr("pfed1bs.flower.gate.serve", lambda *_: None)
     if words[:2] in (["flower", "init"], ["flower", "certificates"]):
         words = [*words[:2], str(tmp_path / words[2]), *words[3:]]
-    asked = without(without(short(words, str(tmp_path / "out")), "--write"), "--data.root")
+    asked = short(words, str(tmp_path / "out"))
+    for flag in ("--write", "--data.root", "--join"):
+        asked = without(asked, flag)
     assert main(asked) == 0, capsys.readouterr().err
 
 
