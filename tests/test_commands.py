@@ -19,7 +19,8 @@ TUNED = ["--algorithms", "local", "--seeds", "100", "--points", "1", "--parallel
 
 def blocks(page):
     """The code blocks without a language."""
-    return re.findall(r"^```\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [text for language, text in found if not language]
 
 
 def lines(page, word):
