@@ -51,7 +51,7 @@ def place(tmp_path_factory):
     words = ["run", "--algorithm.name", "pfed1bs-delta", *SHORT, "--out"]
     assert main([*words, str(folder / "mine")]) == 0
     (folder / "runs").mkdir()
-    for link in ("RUN", "runs/mine"):
+    for link in ("RUN", "runs/mine", "runs/a", "runs/b"):
         (folder / link).symlink_to(folder / "mine")
     (folder / "results").symlink_to(ROOT / "results")
     (folder / "recipes").symlink_to(ROOT / "recipes")
