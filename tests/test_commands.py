@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,10 @@ def place(tmp_path_factory):
     words = ["run", "--algorithm.name", "pfed1bs-delta", *SHORT, "--out"]
     assert main([*words, str(folder / "mine")]) == 0
     (folder / "runs").mkdir()
-    for link in ("RUN", "runs/mine", "runs/a", "runs/b"):
+    for link in ("RUN", "runs/mine", "runs/study"):
         (folder / link).symlink_to(folder / "mine")
+    for copy in ("a", "b"):
+        shutil.copytree(folder / "mine", folder / "runs" / copy)
     (folder / "results").symlink_to(ROOT / "results")
     (folder / "recipes").symlink_to(ROOT / "recipes")
     (folder / "keys").mkdir()
