@@ -19,6 +19,7 @@ import tomllib
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cache, partial
+from importlib import import_module
 from math import log, sqrt
 from multiprocessing import get_context
 from pathlib import Path
@@ -192,7 +193,7 @@ def private(own, job):
 def accounted(epsilon, m, rounds):
     """Epsilon of all rounds by dp-accounting's Renyi accountant; None where it is not installed."""
     try:
-        from dp_accounting import rdp
+        rdp = import_module("dp_accounting.rdp")
     except ImportError:
         return None
     p = (1 - kept(epsilon, m)) / 2
