@@ -36,7 +36,7 @@ def net(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
 """
 QUIET = {"clients": 2, "rounds": 3, "model.name": "beside:net"}  # a module in the folder of the app
-KILLED = {"rounds": 3, "timeout": 30.0, "evaluate": False, "algorithm.name": "pfed1bs", "seed": 5}
+KILLED = {"rounds": 3, "timeout": 45.0, "evaluate": False, "algorithm.name": "pfed1bs", "seed": 5}
 
 
 @pytest.fixture(scope="module")
