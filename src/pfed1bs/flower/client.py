@@ -124,7 +124,7 @@ class Client:
         work = Turn(self.algorithm, self.data, state, [news], self.cohort(base, round), *size, places=only)(only)
         if work.differing:  # nothing is kept; the server sends the snapshot next
             return {"up": work.differing[self.partition]}
-        before = {base: {name: value.clone() for name, value in state.items()}} if base >= 0 else {}
+        before = {base: state} if base >= 0 else {}
         shelf.put({**before, round: work.state})
         log: dict[str, Value] = {f"log/{name}": [float(value.double().mean())] for name, value in work.log.items()}
         said = work.messages[0] if work.messages and content.get("speak") is True else b""

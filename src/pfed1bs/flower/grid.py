@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from time import monotonic, sleep
+from typing import Protocol
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -25,12 +26,22 @@ def content_of(records: RecordDict) -> Content:
     return dict(found)
 
 
-def serialised(message: Message) -> int:
+class Nested(Protocol):
+    """An object of Flower's that is pushed piece by piece."""
+
+    @property
+    def children(self) -> "Mapping[str, Nested] | None":
+        """Its pieces."""
+        ...
+
+    def deflate(self) -> bytes:
+        """Itself, with references to its pieces."""
+        ...
+
+
+def serialised(whole: Nested) -> int:
     """Bytes of a message's objects, as they are pushed."""
-    if not message.has_content():
-        return len(message.deflate())
-    inner = sum(len(one.deflate()) for one in message.content.values())
-    return len(message.deflate()) + len(message.content.deflate()) + inner
+    return len(whole.deflate()) + sum(map(serialised, (whole.children or {}).values()))
 
 
 class GridLink:

@@ -37,5 +37,5 @@ class Shelf:
     def put(self, states: dict[int, State]) -> None:
         """Replace everything by these states, all or nothing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {f"{round}/{name}": value for round, state in states.items() for name, value in state.items()}
+        tensors = {f"{round}/{name}": value.clone() for round, state in states.items() for name, value in state.items()}
         checkpoint.write(self.path, tensors, {"identity": self.identity})

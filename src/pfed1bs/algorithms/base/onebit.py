@@ -137,7 +137,8 @@ def fields(sizes: tuple[int, ...], ratio: float) -> Layout:
 
 def bounded(weights: Tensor, ratio: float) -> float:
     """eta_g for clients of these shares: 1, unless the noise of a step would be more than NOISE updates of a client."""
-    return min(1.0, NOISE / ((pi / 2) * float(weights.square().sum() / ratio) ** 0.5))
+    noise: float = (pi / 2) * float(weights.square().sum() / ratio) ** 0.5  # of a step of 1, in updates
+    return min(1.0, NOISE / noise)
 
 
 def unbiased(a: Tensor) -> Tensor:
