@@ -35,13 +35,13 @@ def flat(arrays):
 
 def test_the_app_sees_whole_models_and_the_server_returns_them():
     app = toy()
-    desk, strategy, result = federated(rounds=12, app=app, first=None)
-    assert not desk.errors and len(app.given) == 4 * 24
+    desk, strategy, result = federated(rounds=8, app=app, first=None)
+    assert not desk.errors and len(app.given) == 4 * 16
     for _, content in app.given:
         assert [*content] == ["config", "arrays"] and [*content["arrays"]] == [*model()]
     assert [*result.arrays] == [*model()] and result.arrays["a"].shape == (10, 20)
     start, end = np.linalg.norm(MEAN), np.linalg.norm(flat(result.arrays) - MEAN)
-    assert end < 0.5 * start  # FedAvg: 0.8^12 = 0.07; here with the noise of 150 signs
+    assert end < 0.6 * start  # FedAvg: 0.8^8 = 0.17; here with the noise of 150 signs
 
 
 def test_replicas_have_the_bits_of_the_server(tmp_path):
@@ -126,10 +126,11 @@ def federated_plainly():
 @pytest.mark.parametrize("folder", [{}, FOLDER])
 def test_lost_replies_and_restarts_cost_rounds_and_nothing_else(first, folder):
     desk, strategy, result = federated(
-        rounds=14, nodes=5, share=0.6, first=first, node_config=folder, lost=0.2, restarts=0.15, seed=3
+        rounds=10, share=0.6, first=first, node_config=folder, lost=0.2, restarts=0.2, seed=3
     )
-    assert not desk.errors and np.linalg.norm(flat(result.arrays) - MEAN) < np.linalg.norm(MEAN) / 2
-    lacking = sum(one["onebit-lacking"] for one in result.train_metrics_clientapp.values())
+    assert not desk.errors and np.linalg.norm(flat(result.arrays) - MEAN) < 0.7 * np.linalg.norm(MEAN)
+    told = [*result.train_metrics_clientapp.values(), *result.evaluate_metrics_clientapp.values()]
+    lacking = sum(one["onebit-lacking"] for one in told)
     assert (lacking == 0) == bool(folder)
     for _, _, said in desk.came:
         assert set(said) == {"protocol", "held", "up"} - (set() if "up" in said else {"up"})
@@ -204,9 +205,9 @@ def test_functions_may_be_registered_after_the_wrapping():
 
 @pytest.mark.parametrize("inner", [FedMedian, FedTrimmedAvg])
 def test_medians_and_trimmed_means_of_sketches_lead_to_the_middle(inner):
-    _, _, result = federated(rounds=12, nodes=6, inner=inner())
-    middle = np.median([target(101 + k) for k in range(6)], axis=0)
-    assert np.linalg.norm(flat(result.arrays) - middle) < 0.5 * np.linalg.norm(middle)
+    _, _, result = federated(rounds=6, nodes=5, inner=inner(fraction_evaluate=0.0))
+    middle = np.median([target(101 + k) for k in range(5)], axis=0)
+    assert np.linalg.norm(flat(result.arrays) - middle) < 0.6 * np.linalg.norm(middle)
 
 
 def test_a_strategy_that_chooses_nodes_in_its_own_way_can_be_wrapped():

@@ -30,7 +30,7 @@ class Net(nn.Module):
 def federation(name: str) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     """Pictures of 28 x 28, labels, and the rows of each node for training and test; 8 x 8 digits are enlarged."""
     data = pfed1bs.federate(pfed1bs.load(name), PARTITIONS, "iid", cap=100)
-    return functional.interpolate(data.inputs, (28, 28)), data.labels, data.train, tuple(at[:100] for at in data.test)
+    return functional.interpolate(data.inputs, (28, 28)), data.labels, data.train, tuple(at[:25] for at in data.test)
 
 
 def loaders(name: str, partition: int) -> tuple[DataLoader, DataLoader]:

@@ -63,6 +63,8 @@ class OneBitFedAvg(Strategy):
     ) -> None:
         self.inner, self.first, self.local = composable(inner), first, tuple(local)
         self.agreed = OneBitCode(1, ratio, seed, rotate)  # checked before anybody waits
+        if seed >> 63:
+            raise UserError(f"seed must be in 0 .. 2^63 - 1, which Flower's records carry, got {seed}", "try 0")
         self.frame: Frame | None = None  # of the model, from the first round on
         self._sent = Sizes()
 
@@ -161,26 +163,25 @@ class OneBitFedAvg(Strategy):
 
     def _opened(self, replies: Iterable[Message]) -> tuple[list[Message], list[tuple[Message, ConfigRecord]]]:
         """Replies that are errors, and those that the app has answered, ascending by node, with our record apart."""
-        errors, valid, wrong = list[Message](), list[tuple[Message, ConfigRecord]](), list[UserError]()
+        errors, valid, wrong = list[Message](), list[tuple[Message, ConfigRecord]](), list[ValueError]()
         for reply in sorted(replies, key=lambda one: int(one.metadata.src_node_id)):
             if reply.has_error():
                 errors.append(reply)
                 continue
             try:
                 record = opened(reply.content, f"node {reply.metadata.src_node_id}")
-            except UserError as error:
-                log.warning("%s", error)
+                if self._noted(reply, record, whole(record, "held")):
+                    valid.append((reply, record))
+            except ValueError as error:
+                log.warning("node %d is not counted: %s", reply.metadata.src_node_id, error)
                 wrong.append(error)
-                continue
-            if self._noted(reply, record):
-                valid.append((reply, record))
         if wrong and not valid:
             raise wrong[0]
         return errors, valid
 
-    def _noted(self, reply: Message, record: ConfigRecord) -> bool:
+    def _noted(self, reply: Message, record: ConfigRecord, held: int) -> bool:
         """Whether the app has answered; what the node holds and the bytes are noted."""
-        held, size = whole(record, "held"), serialised(reply)
+        size = serialised(reply)
         self.nodes.seen[reply.metadata.src_node_id] = held if 0 <= held <= self.nodes.version else -1
         self._sent.up += size
         reply.content = RecordDict({name: one for name, one in reply.content.items() if name != NAME})
