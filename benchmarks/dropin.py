@@ -4,8 +4,8 @@
     python benchmarks/dropin.py --seeds 0 --out 0.json; ...; python benchmarks/dropin.py --join 0.json 1.json --out ...
 
 examples/quickstart on MNIST in one process, with Flower's own messages, contexts, strategies and apps: 20 nodes of 100
-samples, 40 rounds of 3 epochs. Bytes are those of Flower's serialised objects, training and evaluation together. A seed takes
-about four minutes on a quiet core; --seeds 0,1,2 are run one after the other.
+samples, 40 rounds of 3 epochs. Bytes are those of Flower's serialised objects, training and evaluation together. A
+seed takes about four minutes on a quiet core; seeds are run one after the other.
 """
 
 import argparse
