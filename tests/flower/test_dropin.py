@@ -143,8 +143,8 @@ def test_news_that_a_node_has_heard_are_passed_over():
     with identity(1):
         messages = strategy.configure_evaluate(3, strategy.arrays, ConfigRecord(), desk)
         assert all(len(message.content["onebit"]["news"]) == 1 for message in messages)
-        strategy.aggregate_evaluate(3, desk.send_and_receive(messages))
-    assert {*strategy.nodes.seen.values()} == {2}
+        metrics = strategy.aggregate_evaluate(3, desk.send_and_receive(messages))
+    assert metrics["onebit-lacking"] == 0 and {*strategy.nodes.seen.values()} == {2}
     assert all(np.array_equal(one.state["onebit"]["theta"].numpy(), theta) for one in desk.contexts.values())
 
 

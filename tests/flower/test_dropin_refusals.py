@@ -209,6 +209,15 @@ def test_a_damaged_update_is_left_out_and_the_others_count():
     assert strategy.nodes.version == 2 and {*strategy.nodes.counted} == {102, 103, 104}
 
 
+def test_a_node_that_claims_a_huge_update_counts_for_little():
+    def shouting(arrays, message):
+        return {k: v * 1e6 if v.dtype == np.float32 else v for k, v in arrays.items()}
+
+    quiet, loud = OneBit(toy(), first=model), OneBit(toy(shouting), first=model)
+    _, strategy, _ = federated(rounds=1, nodes=5, client=lambda m, c: (loud if c.node_id == 101 else quiet)(m, c))
+    assert strategy.nodes.theta.norm() < 200  # of targets of length 52, at 0.2 of the way, and the noise
+
+
 def test_a_replica_that_is_not_the_servers_is_replaced():
     desk, strategy, _ = federated(rounds=2, nodes=2)
     state = desk.contexts[101].state["onebit"]

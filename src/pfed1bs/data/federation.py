@@ -34,6 +34,7 @@ class Federation:
     newcomers: Tensor = NOBODY  # ids of clients that come after training
     owners: tuple[str, ...] = ()  # whose samples each client has, where they have an owner
     constants: Constants = field(default_factory=dict)  # the inputs are (value / scale - mean) / std
+    claimed: Tensor | None = None  # (K,) training samples that clients say they have; None: those they have
     _ahead: dict[Drawing, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -49,8 +50,8 @@ class Federation:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """(K,) training samples of every client."""
-        return torch.tensor([len(rows) for rows in self.train])
+        """(K,) training samples of every client, as it claims."""
+        return torch.tensor([len(rows) for rows in self.train]) if self.claimed is None else self.claimed
 
     @property
     def clients(self) -> int:
@@ -61,6 +62,12 @@ class Federation:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def described(self) -> Constants:
+        """What a trained model must be told of its data."""
+        told = {"shape": self.shape, "classes": self.num_classes, "samples": self.sizes.tolist()}
+        return {**self.constants, **told, "newcomers": self.newcomers.tolist()}
 
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation with its samples on `device`."""

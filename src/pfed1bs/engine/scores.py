@@ -1,7 +1,7 @@
 """How good the models are: each client's own held-out samples, in evaluation mode."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.rounds import REPLICA, Progress, Schedule, scheduled, where
 from pfed1bs.engine.turns import Turn
 from pfed1bs.engine.workers import alone, portions, spread
+from pfed1bs.nn.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Score:
     def flat(self) -> list[float]:
         """The counts, samples and loss of a single client, one number after the other."""
         return torch.cat([value.flatten() for value in (*self.counts.values(), self.samples, self.loss)]).tolist()
+
+    def rows(self, at: Tensor) -> "Score":
+        """The same of some clients."""
+        counts = {name: value[at] for name, value in self.counts.items()}
+        return Score(self.samples[at], self.loss[at], counts, self.metrics)
 
     @property
     def sums(self) -> dict[str, Tensor]:
@@ -135,9 +141,13 @@ def visit(
 
 def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> Score:
     """The models of some clients, as `personal` gives them (S, ...), on those clients' test samples."""
-    loss, sums = algorithm.task.loss, dict[str, Tensor]()
-    for x, y, mask in data.tests(ids):
-        outputs = algorithm.predict(model, x)
+    return answered(algorithm.task.loss, ((algorithm.predict(model, x), y, mask) for x, y, mask in data.tests(ids)))
+
+
+def answered(loss: Loss, answers: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Score:
+    """The score of outputs (S, E, ...) for targets, where the mask (S, E) is true."""
+    sums = dict[str, Tensor]()
+    for outputs, y, mask in answers:
         of_samples = {"samples": torch.ones_like(mask), "loss": loss.samples(outputs, y)}
         for name, value in {**loss.counts(outputs, y), **of_samples}.items():
             here = mask if value.dim() == 2 else mask.unsqueeze(2)
@@ -148,8 +158,15 @@ def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> 
     return Score.of(found, shapes, loss.metrics)  # brought to the CPU at once
 
 
-def scored(scores: dict[str, Score]) -> dict[str, float | int]:
-    """Metrics for the record: those of the personal models, and the one that counts of the others."""
+def scored(scores: dict[str, Score], liars: Tensor | None = None) -> dict[str, float | int]:
+    """Metrics for the record: those of the personal models, and the one that counts of the others.
+
+    Where `liars` (K,) is true of some clients, they count no more; their own metric stands apart.
+    """
+    if liars is not None and bool(liars.any()) and not bool(liars.all()):
+        honest, others = ({k: one.rows(at) for k, one in scores.items()} for at in (~liars, liars))
+        apart = {f"{one.metrics[0]}_attackers": one.micro for one in [others["personal"]]}
+        return {**scored(honest), **apart}
     own = scores["personal"]
     record: dict[str, float | int] = {}
     for name in own.metrics:

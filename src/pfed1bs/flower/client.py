@@ -1,5 +1,6 @@
 """A client: its data, its model on disk, and its answers to the server's questions."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -9,7 +10,8 @@ import torch
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
-from pfed1bs.data.normalise import with_constants
+from pfed1bs.data.normalise import of_client, with_constants
+from pfed1bs.engine.attacking import poisoned
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, agreeing, hear, moved, rows
 from pfed1bs.engine.rounds import choose
@@ -53,9 +55,8 @@ class Client:
     def data(self) -> Federation:
         """A federation in which this client's samples stand at its place."""
         if not self.own:
-            return dealt(self.config.data, self.config.clients, self.config.seed_of("partition")).to(
-                choose(self.config.device)
-            )
+            everyone = dealt(self.config.data, self.config.clients, self.config.seed_of("partition"))
+            return poisoned(everyone, self.config.attacks).to(choose(self.config.device))
         part, (shape, classes) = self.config.data, self.rules.problem(self.config)
         options = (part.cap, self.config.seed_of("partition"), part.min_size, part.augment, part.validate)
         samples = load(self.own, num_classes=classes)
@@ -70,7 +71,8 @@ class Client:
         if alone.shape != shape:
             raise UserError(f"samples of {self.own} have shape {alone.shape}, the federation's {shape}", "reshape them")
         empty = tuple(torch.empty(0, dtype=torch.int64) for _ in range(self.partition))
-        return replace(alone, train=empty + alone.train, test=empty + alone.test).to(choose(self.config.device))
+        placed = replace(alone, train=empty + alone.train, test=empty + alone.test)
+        return poisoned(placed, self.config.attacks, self.config.clients).to(choose(self.config.device))
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -103,13 +105,21 @@ class Client:
 
     @property
     def samples(self) -> int:
-        """Training samples."""
-        return len(self.data.train[self.partition])
+        """Training samples, as it claims."""
+        return int(self.data.sizes[self.partition])
 
     @property
     def first(self) -> State:
         """The state before the first round, the same as in a simulator."""
         return rows(self.algorithm.init(self.config.clients)[1], torch.tensor([self.partition]))
+
+    @property
+    def about(self) -> str:
+        """What its model needs after training beside its weights, as JSON."""
+        shape, classes = self.rules.problem(self.config)
+        own = of_client(self.data.constants, 0 if self.own else self.partition)
+        told = {"client": self.partition, "shape": shape, "classes": classes, "samples": self.samples}
+        return json.dumps({**own, **told})
 
     def cohort(self, base: int, round: int) -> Cohort:
         """The client alone in its round."""
@@ -125,7 +135,7 @@ class Client:
         if work.differing:  # nothing is kept; the server sends the snapshot next
             return {"up": work.differing[self.partition]}
         before = {base: state} if base >= 0 else {}
-        shelf.put({**before, round: work.state})
+        shelf.put({**before, round: work.state}, self.about)
         log: dict[str, Value] = {f"log/{name}": [float(value.double().mean())] for name, value in work.log.items()}
         said = work.messages[0] if work.messages and content.get("speak") is True else b""
         return {"up": said, **log}

@@ -13,7 +13,7 @@ from pfed1bs.runs.flags import UnknownKey
 
 Values = Mapping[str, bool | int | float | str]
 LEFT_OUT = (*with_role("simulator", "others"), *TABLES, "algorithm")  # they mean nothing here, or are tables
-BELIEVED = {"max_weight": 10.0, "max_norm": 10.0}  # where clients are not the server's own
+BELIEVED = {"max_weight": 2.0, "max_norm": 2.0}  # where clients are not the server's own
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,15 @@ class Rules:
                 f"the server cannot know what samples of {config.data.name} look like", "add shape='1x28x28' classes=10"
             )
         return known.shape, known.num_classes
+
+    def about(self, config: Config) -> dict[str, object]:
+        """What the server knows of the data that a trained model must be told."""
+        (shape, classes), known = self.problem(config), None if self.shape else CATALOGUE[config.data.name]
+        told: dict[str, object] = {"normalise": config.data.normalise, "scale": 1.0, "shape": shape, "classes": classes}
+        if known and not known.mean:
+            return {"normalise": "none", "shape": shape, "classes": classes}
+        published = known and config.data.normalise == "shared" and not config.data.constants
+        return {**told, "mean": known.mean, "std": known.std} if known and published else told
 
 
 def read(values: Values) -> tuple[Config, Rules]:

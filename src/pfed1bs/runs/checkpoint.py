@@ -12,7 +12,7 @@ import torch
 from pfed1bs.core.checks import crc32
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
-from pfed1bs.engine.contract import State
+from pfed1bs.engine.contract import State, under, within
 from pfed1bs.engine.rounds import Progress
 from pfed1bs.wire.messages import VERSION
 
@@ -24,8 +24,8 @@ ELSEWHERE = "restore it from a copy, or begin anew in another folder"
 def save(path: Path, progress: Progress, identity: str) -> None:
     """Write the state atomically; `identity` says which configuration it belongs to."""
     tensors = {
-        **{f"server/{name}": value for name, value in progress.server.items()},
-        **{f"clients/{name}": value for name, value in progress.clients.items()},
+        **under("server/", progress.server),
+        **under("clients/", progress.clients),
         **{
             f"history/{r}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for r, data in progress.history.items()
         },
@@ -38,17 +38,22 @@ def save(path: Path, progress: Progress, identity: str) -> None:
 def load(path: Path, identity: str) -> Progress:
     """The state of a run of the same configuration, or a UserError that says what is wrong."""
     tensors, metadata = read(path, identity)
-    if "seen" not in tensors or not metadata.get("round", "").isdecimal():
-        raise UserError(f"{path} is no checkpoint of a run", ELSEWHERE)
+    try:
+        return _progress(path, tensors, metadata)
+    except (KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is no checkpoint of a run ({error})", ELSEWHERE) from error
 
-    def part(prefix: str) -> dict[str, torch.Tensor]:
-        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-    history = {int(r): value.numpy().tobytes() for r, value in part("history/").items()}
+def _progress(path: Path, tensors: State, metadata: Mapping[str, str]) -> Progress:
+    """The state of a run out of the tensors of its file."""
+    history = {int(r): value.numpy().tobytes() for r, value in within("history/", tensors).items()}
     for version in {data[0] for data in history.values()} - {VERSION}:
         raise UserError(f"{path} holds broadcasts of version {version}, this release sends version {VERSION}", ANEW)
     lost = frozenset(tensors["lost"].tolist() if "lost" in tensors else ())
-    return Progress(int(metadata["round"]), part("server/"), part("clients/"), tensors["seen"], history, lost)
+    server, clients = (within(f"{side}/", tensors) for side in ("server", "clients"))
+    return Progress(int(metadata["round"]), server, clients, tensors["seen"], history, lost)
 
 
 def write(path: Path, tensors: State, metadata: dict[str, str]) -> None:
@@ -95,14 +100,23 @@ def _settle(folder: Path) -> None:
             os.close(number)
 
 
-def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
-    """The tensors and the metadata of a file that belongs to this configuration."""
+def by_round(tensors: State) -> dict[int, State]:
+    """The states of a Flower client's file, by the round they were reached in, ascending."""
+    begins = {key.partition("/")[0] for key in tensors}
+    if not all(begin.isdecimal() for begin in begins):
+        raise UserError("a client's file holds states by their round, this one does not", ELSEWHERE)
+    rounds = sorted(map(int, begins))
+    return {round: within(f"{round}/", tensors) for round in rounds}
+
+
+def read(path: Path, identity: str | None = None) -> tuple[State, dict[str, str]]:
+    """The tensors and the metadata of a file that belongs to this configuration; None: to any."""
     safetensors = need("safetensors", "cli")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, AttributeError, TypeError, RuntimeError) as error:
         raise UserError(f"{path} is damaged or cut off ({error})", ELSEWHERE) from error
     if metadata.get("format") != FORMAT:
         found = f"format {metadata['format']}" if "format" in metadata else "no format"
@@ -111,13 +125,16 @@ def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
         raise UserError(f"{path} is damaged: its checksum is not that of its content", ELSEWHERE)
     if "identity" not in metadata:
         raise UserError(f"{path} does not say which configuration it belongs to", ELSEWHERE)
-    agree(path, metadata["identity"], identity)
+    agree(path, metadata["identity"], metadata["identity"] if identity is None else identity)
     return tensors, metadata
 
 
 def agree(path: Path, theirs: str, ours: str) -> None:
     """Refuse a file of another configuration, naming the keys in which the two differ."""
-    old, new = (_flat(json.loads(identity)) for identity in (theirs, ours))
+    try:
+        old, new = (_flat(json.loads(identity)) for identity in (theirs, ours))
+    except (ValueError, AttributeError, RecursionError):
+        raise UserError(f"{path} does not say which configuration it belongs to", ELSEWHERE) from None
     different = ", ".join(
         f"{key} was {old.get(key, 'not set')}, now {new.get(key, 'not set')}"
         for key in sorted({*old, *new})

@@ -1,20 +1,20 @@
 """What a run is told: one definition for TOML keys, flags and keywords, checked strictly."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Literal
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.core.errors import UserError, close
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import BELOW_ONE, MEDIANS, NOT_NEGATIVE, SEED, Key, Role, at_least, check, keys, option
 from pfed1bs.data.catalogue import CATALOGUE
+from pfed1bs.engine.attacking import Attack
 from pfed1bs.engine.trust import Trust
 from pfed1bs.nn.losses import LOSSES
 from pfed1bs.nn.models import MODELS
 from pfed1bs.runs.flags import given as given_flags
 from pfed1bs.runs.flags import named, one, typed, unknown
+from pfed1bs.runs.recipes import read
 
 Options = dict[str, object]
 Drawn = Literal["partition", "init", "batches"]  # what is random in a run
@@ -87,6 +87,9 @@ class Config:
     max_norm: float | None = option(
         None, "longest field of real numbers a client may send, in medians of its round", MEDIANS
     )
+    attack: str | None = option(
+        None, "kind:share, clients that lie (docs/security.md): sign-flip:0.3, scale:0.1:1e6, ..."
+    )
     rest: float = option(
         0.02,
         "loss at the end of local work below which a client's own model stays as it is; when all do, the run ends; "
@@ -132,6 +135,11 @@ class Config:
         """What the server believes of its clients' numbers."""
         return Trust(self.max_weight, self.max_norm)
 
+    @property
+    def attacks(self) -> Attack | None:
+        """What some of the clients do, if any do."""
+        return Attack.of(self.attack, self.seed_of("batches")) if self.attack else None
+
     def with_method(self, name: str, seed: int, options: Options | None = None) -> "Config":
         """The same run with another method, which has its defaults and what `options` hold for it, and a seed."""
         own = self.algorithm if name == self.method else {}
@@ -169,7 +177,13 @@ def load(path: str | None, flags: Sequence[str] = (), compared: Sequence[str] | 
     --algorithm.X goes to the method of the run; in a comparison, to all methods `compared` that have X. What the
     recipe's [algorithm] says of the optimiser goes to every method, its other options to the method it names.
     """
-    recipe = _read(path) if path else {}
+    return of_tables(read(path) if path else {}, flags, compared, path or "")
+
+
+def of_tables(
+    recipe: Options, flags: Sequence[str] = (), compared: Sequence[str] | None = None, path: str = ""
+) -> Config:
+    """The configuration of the tables of a recipe with flags on top."""
     own, options = recipe.pop("algorithm", {}), recipe.pop("options", {})
     if not isinstance(own, dict) or not isinstance(options, dict):
         raise UserError(f"{path}: algorithm and options must be tables", "write [algorithm] and name = ... below it")
@@ -204,6 +218,7 @@ def check_config(config: Config) -> None:
     for prefix, cls in FLAGS.items():
         check(cls, vars(getattr(config, prefix[:-1]) if prefix else config), prefix)
     check(algorithm_class(config.method), config.algorithm, "algorithm.")
+    assert config.attacks or not config.attack  # an attack that cannot be read is refused here
     if config.sampled is not None and config.sampled > config.clients:
         raise UserError(
             f"sampled = {config.sampled} is more than clients = {config.clients}",
@@ -219,18 +234,6 @@ def typed_option(method: str, name: str, value: object, shown_as: str) -> object
     found = typed(f"{shown_as}.{name}", known[name], value)
     known[name].check(f"{shown_as}.{name}", found)
     return found
-
-
-def _read(path: str) -> Options:
-    try:
-        return tomllib.loads(Path(path).read_text())
-    except FileNotFoundError:
-        near = [str(file) for folder in (Path(path).parent, Path("recipes")) for file in sorted(folder.glob("*.toml"))]
-        found = close(path, near)
-        hint = f"did you mean {found}?" if found else "give the path of a .toml file, such as recipes/digits.toml"
-        raise UserError(f"no recipe {path}", hint) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise UserError(f"{path} is not a TOML file: {error}", "see recipes/digits.toml for an example") from error
 
 
 def _flag_names(methods: Sequence[str]) -> list[str]:

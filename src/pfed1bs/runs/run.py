@@ -13,11 +13,14 @@ from torch import Tensor
 from pfed1bs.algorithms import make
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.data.normalise import with_constants
+from pfed1bs.engine.attacking import attacking, poisoned
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.memory import fitting
+from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.resting import resting
 from pfed1bs.engine.rounds import Progress, Round, Schedule, choose, simulate
 from pfed1bs.engine.scores import Score, evaluate, visit
+from pfed1bs.nn.losses import loss_of
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
@@ -25,6 +28,8 @@ from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.folder import Record, RunFolder, written
 from pfed1bs.runs.precision import multiply
 from pfed1bs.runs.recording import due, record, terminable
+
+SHOWN = 1000  # clients whose labels are written down
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,9 @@ class Run:
         chunk = config.chunk or fitting(*given, config.batch, config.sampled, choose(config.device))
         source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk))
         with terminable(), RunFolder(self.folder, config, chunk).open(resume) as folder:
-            written(self.folder / "normalise.json", json.dumps(self.data.constants) + "\n")
+            written(self.folder / "normalise.json", json.dumps(self.data.described) + "\n")
+            if self.data.labelled and self.data.clients <= SHOWN:
+                written(self.folder / "labels.csv", held(self.data))
             yield from record(source, folder, source.schedule)
             folder.summarise(self.algorithm)
 
@@ -122,11 +129,24 @@ class Run:
         return found
 
 
+def held(data: Federation) -> str:
+    """Training samples of every client by label, as CSV."""
+    lines = [["client", *range(data.num_classes)]]
+    lines += [[client, *counts] for client, counts in enumerate(data.table()[0].tolist())]
+    return "".join(",".join(map(str, line)) + "\n" for line in lines)
+
+
 def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     """The method of a run on its model, for samples of this shape."""
     model, seed = build(config.model.name, shape, classes), config.seed_of("batches")
     task = Task(model, config.model.loss, metric=config.metric, bn=config.model.bn, seed=seed)
-    return resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
+    honest = resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
+    return attacking(honest, config.attacks)
+
+
+def judged_by(config: Config) -> Metric:
+    """What the models of a run are judged by."""
+    return METRICS[loss_of(config.model.loss, config.metric).metrics[0]]
 
 
 def federation(config: Config) -> Federation:
@@ -136,7 +156,7 @@ def federation(config: Config) -> Federation:
     samples = load(part.name, part.root)
     samples = with_constants(samples, part.constants) if part.constants else samples
     given = (part.partition, part.split, *options, part.normalise, part.newcomers)
-    return federate(samples, config.clients, *given)
+    return poisoned(federate(samples, config.clients, *given), config.attacks)
 
 
 def folder_of(config: Config, label: str) -> Path:

@@ -22,10 +22,9 @@ from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
 from pfed1bs.data import Federation
 from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.turns import Diverged
-from pfed1bs.nn.losses import loss_of
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.environment import environment
-from pfed1bs.runs.run import Run
+from pfed1bs.runs.run import Run, judged_by
 from pfed1bs.studies.comparison import (
     Entry,
     Variant,
@@ -163,7 +162,7 @@ class Study:
     @cached_property
     def metric(self) -> Metric:
         """What models are judged by."""
-        return METRICS[loss_of(self.config.model.loss, self.config.metric).metrics[0]]
+        return judged_by(self.config)
 
     @cached_property
     def judged(self) -> Config:
@@ -219,12 +218,21 @@ class Study:
 def performed(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
     """Do what is left of the runs, one after the other or side by side; one that diverges ends alone."""
     if processes > 1:
-        yield from side_by_side(runs, folder, processes, borne=(Diverged,))
+        yield from side_by_side(longest_first(runs, folder), folder, processes, borne=(Diverged,))
         return
     for entry, run in zip(runs, prepared(runs, folder), strict=True):
         with suppress(Diverged):
             complete(run)
         yield entry
+
+
+def longest_first(runs: Sequence[Entry], folder: Path) -> list[Entry]:
+    """The runs of slow methods before others, by the runs that have ended here: nobody waits for the last of them."""
+    taken: dict[str, float] = {}
+    for path in folder.glob("*/summary.json"):
+        told = json.loads(path.read_text())
+        taken[told["algorithm"]] = max(told["seconds"], taken.get(told["algorithm"], 0.0))
+    return sorted(runs, key=lambda entry: -taken.get(entry.config.method, 0.0))
 
 
 def score(folder: Path, entry: Entry, metric: str = "accuracy") -> float | None:
