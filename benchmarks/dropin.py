@@ -4,7 +4,7 @@
     python benchmarks/dropin.py --seeds 0 --out 0.json; ...; python benchmarks/dropin.py --join 0.json 1.json --out ...
 
 examples/quickstart on MNIST in one process, with Flower's own messages, contexts, strategies and apps: 20 nodes of 100
-samples, 40 rounds of 3 epochs. Bytes are those of Flower's serialised objects, training and evaluation together. A
+samples, 40 rounds of one epoch. Bytes are those of Flower's serialised objects, training and evaluation together. A
 seed takes about four minutes on a quiet core; seeds are run one after the other.
 """
 
@@ -51,11 +51,11 @@ def judged(arrays, data):
     return 100 * float((found == data.labels[rows]).float().mean())
 
 
-def run(setting, rounds, seed, data):
+def run(setting, rounds, epochs, seed, data):
     """Accuracy and bytes of one run."""
     after, share, faults, folder = SETTINGS[setting]
     end = "_onebit" if after else ""
-    config = {"rounds": rounds, "fraction-train": share, "fraction-evaluate": 0.1, "epochs": 3, "lr": 0.05}
+    config = {"rounds": rounds, "fraction-train": share, "fraction-evaluate": 0.1, "epochs": epochs, "lr": 0.05}
     config |= {"data": "mnist"}
     random.seed(seed)
     torch.manual_seed(seed)
@@ -92,6 +92,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--join", type=Path, nargs="+", help="results of other seeds, instead of running")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -105,9 +106,10 @@ def main():
     else:
         seeds = [*map(int, options.seeds.split(","))]
         data = pfed1bs.federate(pfed1bs.load("mnist"), NODES, "iid", cap=100)
-        runs = {name: [run(name, options.rounds, seed, data) for seed in seeds] for name in SETTINGS}
+        runs = {name: [run(name, options.rounds, options.epochs, seed, data) for seed in seeds] for name in SETTINGS}
     found = {
-        "command": f"python benchmarks/dropin.py --seeds {','.join(map(str, seeds))} --rounds {options.rounds}",
+        "command": f"python benchmarks/dropin.py --seeds {','.join(map(str, seeds))} --rounds {options.rounds} "
+        f"--epochs {options.epochs}",
         "commit": commit(),
         "hardware": f"{platform.machine()}, one thread",
         "versions": {"torch": torch.__version__, "flwr": import_module("importlib.metadata").version("flwr")},

@@ -108,7 +108,7 @@ class OneBit(ClientApp):
             shelf.put({**past, letter.round: after})
             reply.content = RecordDict({**_others(reply.content), NAME: answer(held, up)})
         else:
-            shelf.put({max(past, default=-1): now})
+            shelf.put({max(past, default=0): now})
             reply.content = RecordDict({**reply.content, NAME: answer(held)})
         return reply
 
