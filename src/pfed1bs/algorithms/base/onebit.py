@@ -135,10 +135,13 @@ def fields(sizes: tuple[int, ...], ratio: float) -> Layout:
     return {"signs": Signs(sum(bits(sizes, ratio))), "scale": Floats(shape, least=0)}
 
 
-def bounded(weights: Tensor, ratio: float) -> float:
-    """eta_g for clients of these shares: 1, unless the noise of a step would be more than NOISE updates of a client."""
+def bounded(weights: Tensor, ratio: float, heard: float = 1.0) -> float:
+    """eta_g for clients of these shares: 1, unless the noise of a step would be more than NOISE updates of a client.
+
+    `heard` is the part of an update that its signs tell, where some of them are random.
+    """
     noise: float = (pi / 2) * float(weights.square().sum() / ratio) ** 0.5  # of a step of 1, in updates
-    return min(1.0, NOISE / noise)
+    return min(1.0, NOISE / (noise / heard))
 
 
 def unbiased(a: Tensor) -> Tensor:
