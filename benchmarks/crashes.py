@@ -1,4 +1,4 @@
-"""Kill -9 at random instants of a simulated run and of a federation of real processes: do they go on with the same bits?
+"""Kill -9 at random instants of a simulated run and of a federation of processes: do they go on with the same bits?
 
     python benchmarks/crashes.py simulated --kills 50 --out results/crashes.json
     python benchmarks/crashes.py federation --kills 20 --ports 43000 --out results/crashes.json
@@ -40,7 +40,7 @@ FLAGS = ["--clients", "3", "--data.partition", "labels:4", "--steps", "5", "--ev
 CHANGING = ("seconds", "command", "commit")  # of two runs that are the same
 
 
-def simulated(kills, seed):
+def simulated(kills, seed, port, keep):
     """Every kill with the bits of an undisturbed run afterwards?"""
     chance, found = random.Random(seed), []
     with tempfile.TemporaryDirectory() as home:
@@ -58,6 +58,7 @@ def simulated(kills, seed):
                 same = status == 0 and left(out) == whole[name]
                 found.append({"method": name, "lines": rounds, "while_saving": part, "same": same})
                 print(found[-1], flush=True)
+                keep(found)
             shutil.rmtree(out)
     return found
 
@@ -112,7 +113,7 @@ def left(out):
     )
 
 
-def federated(kills, seed, port, rounds=6):
+def federated(kills, seed, port, keep, rounds=6):
     """One federation after the other, each with as many kills as fall into it."""
     chance, found = random.Random(seed), []
     if port:
@@ -123,6 +124,7 @@ def federated(kills, seed, port, rounds=6):
             fallen, same = one_federation(Path(home), chance, rounds, expected, kills - len(found))
         found += [{**one, "same": same} for one in fallen]
         print(*found[len(found) - len(fallen) :], sep="\n", flush=True)
+        keep(found)
     return found
 
 
@@ -182,19 +184,19 @@ def main():
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found = (
-        simulated(given.kills, given.seed)
-        if given.what == "simulated"
-        else federated(given.kills, given.seed, given.ports)
-    )
-    good = sum(one["same"] for one in found)
-    print(f"{good} of {len(found)} with the same bits")
-    if given.out:
-        content = json.loads(given.out.read_text()) if given.out.exists() else {}
-        command = f"python benchmarks/crashes.py {given.what} --kills {given.kills} --seed {given.seed}"
-        content[given.what] = {"command": command, "commit": commit(), "same": good, "kills": found}
-        given.out.write_text(json.dumps(content, indent=1) + "\n")
-    return good < len(found)
+    command = f"python benchmarks/crashes.py {given.what} --kills {given.kills} --seed {given.seed}"
+
+    def keep(found):
+        if given.out:
+            content = json.loads(given.out.read_text()) if given.out.exists() else {}
+            same = sum(one["same"] for one in found)
+            content[given.what] = {"command": command, "commit": commit(), "same": same, "kills": found}
+            given.out.write_text(json.dumps(content, indent=1) + "\n")
+
+    run = simulated if given.what == "simulated" else federated
+    found = run(given.kills, given.seed, given.ports, keep)
+    print(f"{sum(one['same'] for one in found)} of {len(found)} with the same bits")
+    return not all(one["same"] for one in found)
 
 
 if __name__ == "__main__":
