@@ -66,7 +66,9 @@ def reproduce_command(words: list[str]) -> None:
         terminal.watch_all(ended(pending, rows, work, processes), len(pending), work, again)
     for target in targets:
         known = rows.get(target.of or target.name, Finished(out))
-        terminal.show_cells(target.title, sheets.write(target, plans[target.name], known, out / target.name))
+        found = sheets.write(target, plans[target.name], known, out / target.name)
+        if found:
+            terminal.show_cells(target.title, found)
         print(f"folder  {out / target.name}")
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from pfed1bs.algorithms import make
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.data.normalise import with_constants
+from pfed1bs.engine.attacking import attacking, poisoned
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.resting import resting
@@ -137,7 +138,8 @@ def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     """The method of a run on its model, for samples of this shape."""
     model, seed = build(config.model.name, shape, classes), config.seed_of("batches")
     task = Task(model, config.model.loss, metric=config.metric, bn=config.model.bn, seed=seed)
-    return resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
+    honest = resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
+    return attacking(honest, config.attacks)
 
 
 def federation(config: Config) -> Federation:
@@ -147,7 +149,7 @@ def federation(config: Config) -> Federation:
     samples = load(part.name, part.root)
     samples = with_constants(samples, part.constants) if part.constants else samples
     given = (part.partition, part.split, *options, part.normalise, part.newcomers)
-    return federate(samples, config.clients, *given)
+    return poisoned(federate(samples, config.clients, *given), config.attacks)
 
 
 def folder_of(config: Config, label: str) -> Path:

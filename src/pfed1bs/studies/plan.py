@@ -14,7 +14,7 @@ from pfed1bs.studies.comparison import Entry, Variant, entries, methods, variant
 T = TypeVar("T")
 NAMES = (
     "table-main fig-accuracy fig-loss fig-participation fig-local-steps fig-projection table-sensitivity "
-    "table-partitions"
+    "table-capabilities table-partitions fig-pareto fig-why fig-memorise"
 ).split()
 ORDER = ("mnist", "fmnist", "cifar10", "svhn", "cifar100")  # of the data sets in a table
 QUICK: Options = {  # every part on embedded data, in a moment
@@ -74,7 +74,10 @@ class Target:
     of: str = ""  # a target whose runs these are
     data: Sequence[str] = ()  # of its runs those on these data sets; none: all
     across: str = "data"  # the columns of its table: data sets, or methods
-    pictures: Sequence[str] = ()
+    pictures: Sequence[str] = ()  # of the report, or against-X: last values against the option X
+    against: str = ""  # a label that the others are compared with, seed by seed
+    times: bool = False  # whether its table has seconds
+    ticks: Mapping[str, str] = field(default_factory=dict)  # of the paper's table of capabilities
     paper: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # label, data set: mean, deviation
 
     def planned(self, folder: Path, quick: bool = False, device: str = "auto") -> list[Planned]:
