@@ -113,7 +113,7 @@ def left(out):
     )
 
 
-def federated(kills, seed, port, keep, rounds=6):
+def federated(kills, seed, port, keep, rounds=3):
     """One federation after the other, each with as many kills as fall into it."""
     chance, found = random.Random(seed), []
     if port:
@@ -121,7 +121,7 @@ def federated(kills, seed, port, keep, rounds=6):
     expected = reference(rounds)
     while len(found) < kills:
         with tempfile.TemporaryDirectory() as home:
-            fallen, same = one_federation(Path(home), chance, rounds, expected, kills - len(found))
+            fallen, same = one_federation(Path(home), chance, rounds, expected, min(5, kills - len(found)))
         found += [{**one, "same": same} for one in fallen]
         print(*found[len(found) - len(fallen) :], sep="\n", flush=True)
         keep(found)
@@ -132,18 +132,18 @@ def one_federation(home, chance, rounds, expected, most):
     """A federation, killed piece by piece until it has done its rounds: the kills, and whether its end is right."""
     assert pfed1bs(["flower", "init", str(home / "app"), *FLAGS]) == 0
     folder, fallen = home / "run", []
-    keys = {"rounds": rounds, "out": str(folder), "timeout": 40.0, "wait": 60.0, "min_clients": 3, "attempts": 99}
+    keys = {"rounds": rounds, "out": str(folder), "timeout": 75.0, "wait": 60.0, "min_clients": 3, "attempts": 99}
     with flower_processes.Processes(home / "home") as processes:
         processes.superlink("--database", "state.db")
         for k in range(3):
             processes.supernode(k)
         processes.run(home / "app", **keys)
         while not (folder / "summary.json").exists():
-            end = time.monotonic() + chance.uniform(0, 25)
+            end = time.monotonic() + chance.uniform(0, 40)
             while time.monotonic() < end and not (folder / "summary.json").exists():
                 time.sleep(0.05)
             if (folder / "summary.json").exists() or len(fallen) == most:
-                processes.until("the end", (folder / "summary.json").exists, 300)
+                processes.until("the end", (folder / "summary.json").exists, 900)
                 break
             who = chance.choice(["server", "node", "both"])
             lines = (folder / "metrics.jsonl").read_text().count("\n") if (folder / "metrics.jsonl").exists() else 0
