@@ -8,6 +8,7 @@ from pfed1bs.engine.workers import CPU
 
 CACHE = 32 << 20  # bytes of the clients that one thread has before it; docs/performance.md, section 4
 SHARE = 0.7  # of the free memory of a GPU
+sharers = 1  # processes that compute on the same GPU at the same time, this one among them
 COPIES = 4  # of a client's state and of its weights: read, recorded, given back; gradient, sketch and what they need
 
 
@@ -36,6 +37,7 @@ def fitting(
 
 
 def free(device: torch.device) -> int:
-    """Bytes of a GPU that nobody holds, or torch for later use."""
+    """Bytes of a GPU that nobody holds, or torch for later use; no more than this process's part of it."""
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + idle
+    unused, total = torch.cuda.mem_get_info(device)
+    return min(unused + idle, total // sharers)
