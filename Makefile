@@ -44,6 +44,11 @@ fuzz: $(DEV)
 	build/fuzz/bin/python $(PIP) -c constraints.txt atheris
 	OMP_NUM_THREADS=1 build/fuzz/bin/python fuzz/run.py --out results/fuzz.json
 
+# Whether the package index offers the files that were tested; nothing is installed.
+hashes:
+	$(PYTHON) -m venv --clear build/hashes
+	build/hashes/bin/python $(PIP) --dry-run --no-deps --require-hashes -r constraints-hashes.txt
+
 # The kernels under the address and undefined-behaviour sanitizers, with the tests that call them.
 sanitize: $(READY)
 	rm -rf build/sanitize && mkdir -p build/sanitize && cp -r src build/sanitize/src
