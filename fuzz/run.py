@@ -22,7 +22,14 @@ MEMORY = Path("/dev/shm")  # files that are read lie in memory, where the system
 SLICE = 300  # seconds after which a new process goes on with what was found
 ROOM = 256 << 20  # bytes that one input may take above all inputs before it
 SHARE = {"messages": 6}  # times the minutes of the others
-FLAGS = ["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1", "-use_value_profile=1", "-max_len=8192"]
+FLAGS = [
+    "-timeout=20",
+    "-report_slow_units=99",
+    "-rss_limit_mb=4096",
+    "-print_final_stats=1",
+    "-use_value_profile=1",
+    "-max_len=8192",
+]
 
 
 def corpus(name: str) -> list[bytes]:
