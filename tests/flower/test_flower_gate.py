@@ -23,7 +23,7 @@ def paths(router):
     return [route.path.encode() for route in router.routes]
 
 
-def asked(path, method="POST", query=b"", headers=(), superlink=None):
+def asked(path, method="POST", query=b"", headers=(), superlink=None, **bounds):
     """Status of the gate's answer to one call, and the requests that reached the SuperLink behind it."""
     reached, said, body = [], [], [b"question"]
 
@@ -46,7 +46,7 @@ def asked(path, method="POST", query=b"", headers=(), superlink=None):
     async def call():
         async with httpx.AsyncClient(transport=httpx.MockTransport(superlink or echo), base_url="https://it") as client:
             peer = {"client": ("10.0.0.9", 4711), "headers": [(b"host", b"gate"), *headers], "query_string": query}
-            await gate(client)({"type": "http", "method": method, "raw_path": path, **peer}, receive, send)
+            await gate(client, **bounds)({"type": "http", "method": method, "raw_path": path, **peer}, receive, send)
 
     asyncio.run(call())
     return said[0]["status"], reached, said
@@ -91,6 +91,12 @@ def test_a_call_arrives_with_the_headers_of_the_node_and_the_address_it_came_fro
     assert (b"x-own", b"kept") in said[0]["headers"] and b"connection" not in dict(said[0]["headers"])
     assert asked(b"/v1/fleet/get-run", query=b"a=1")[:2] == (404, [])
     assert asked(b"/v1/fleet/get-run", method="GET")[:2] == (404, [])
+
+
+def test_a_call_that_is_too_long_is_cut_off_before_the_superlink_has_it():
+    status, reached, _ = asked(b"/v1/fleet/get-run", most=7)
+    assert status == 413 and not reached
+    assert asked(b"/v1/fleet/get-run", most=8)[0] == 200
 
 
 def test_while_the_superlink_is_away_nodes_are_told_to_try_again():

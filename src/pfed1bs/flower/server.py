@@ -15,7 +15,7 @@ from pfed1bs.engine.scores import Score
 from pfed1bs.engine.trust import finite
 from pfed1bs.engine.turns import Diverged
 from pfed1bs.flower.judging import needed, possible
-from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
+from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, numbers, reals, told, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs.config import Config
@@ -78,7 +78,8 @@ class Server:
             here = self._present(wanted)
             now = self.roster.reconciled(now)
             plan = prepare(self.algorithm, now, self.roster.sizes, self.config.seed_of("batches"), self.config.sampled)
-            asked.append(plan.part(torch.tensor(sorted(here - {*answers}), dtype=torch.int64)))
+            worth = here if attempt > 1 else self.roster.awake(here, now.round, self.rules.min_clients)
+            asked.append(plan.part(torch.tensor(sorted(worth - {*answers}), dtype=torch.int64)))
             answers |= self._answers(now, asked[-1])
             while (counted := len({*plan.cohort.ids.tolist()} & {*answers})) >= self.rules.min_clients:
                 try:
@@ -127,7 +128,9 @@ class Server:
                 self.roster.note(client, None)
                 self.roster.lost.discard(client)
             except ValueError as error:
-                self.event(f"round {now.round}: client {client} is not counted: {error}")
+                self.event(f"round {now.round}: client {client} is not counted: {told(error)}")
+                if reply.error == LATE:
+                    self.roster.late(client, now.round)
         return valid
 
     def _asked(self, question: Question, now: Progress, letters: dict[int, Content]) -> Iterator[tuple[int, Reply]]:
@@ -214,7 +217,8 @@ class Server:
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
         """The connected clients, and how good their models are on their own test samples."""
-        here = torch.tensor(sorted(self.roster.refresh(self.link, self.rules.timeout)), dtype=torch.int64)
+        there = self.roster.refresh(self.link, self.rules.timeout)
+        here = torch.tensor(sorted(self.roster.awake(there, now.round, 1)), dtype=torch.int64)
         now = self.roster.reconciled(now)
         cohort = Cohort(self.config.seed_of("batches"), now.round, here, self.roster.sizes[here], now.seen[here])
         sent = needed(self.algorithm, now, cohort) if len(here) else []
@@ -224,7 +228,7 @@ class Server:
             try:
                 found[client] = self._scores(self._content(now, client, reply))
             except ValueError as error:
-                self.event(f"round {now.round}: client {client} is not judged: {error}")
+                self.event(f"round {now.round}: client {client} is not judged: {told(error)}")
         names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
         stacked = {name: torch.tensor([one[name] for one in found.values()], dtype=torch.float64) for name in names}
         kinds = self._counts, self.algorithm.task.loss.metrics

@@ -117,7 +117,8 @@ class Folder(RunFolder):
             return {}
         metric = scores["personal"].metric
         self.event(f"round {done.number}: {metric.told(line[metric.name])} at {len(ids)} clients")
-        return line | {"judged": len(ids)}
+        middle = float(scores["personal"].clients.nanmedian())  # a client that lies about its score moves it little
+        return line | {f"{metric.name}_median": middle, "judged": len(ids)}
 
     def append(self, record: Record, done: Round) -> None:
         """Write down a round with what the link has carried for it."""

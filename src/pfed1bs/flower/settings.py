@@ -98,6 +98,8 @@ def _valid(config: Config, rules: Rules) -> None:
             f"data.newcomers = {config.data.newcomers} is for simulations; here clients come when they come",
             "leave it out",
         )
+    if config.algorithm.get("epsilon"):
+        raise UserError("algorithm.epsilon draws its noise from the seed, which the server knows", "leave it out")
     if rules.resume and not config.out:
         raise UserError("resume needs to know the run folder", "add out='DIR'")
 
