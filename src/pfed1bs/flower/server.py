@@ -10,10 +10,10 @@ from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.ledger import traffic
-from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, joined, prepare
+from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, prepare
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.trust import finite
-from pfed1bs.engine.turns import Diverged
+from pfed1bs.engine.turns import Diverged, joined
 from pfed1bs.flower.judging import needed, possible
 from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
 from pfed1bs.flower.roster import Roster

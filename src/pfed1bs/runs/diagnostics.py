@@ -11,6 +11,7 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, State, buffers_of
 from pfed1bs.engine.exchange import rows
 from pfed1bs.engine.rounds import Progress
+from pfed1bs.engine.store import Clients, device_of
 from pfed1bs.engine.workers import portions, spread
 from pfed1bs.wire.messages import Layout
 
@@ -21,7 +22,7 @@ def objectives(
     algorithm: Algorithm,
     data: Federation,
     server: State,
-    clients: State,
+    clients: Clients,
     *,
     round: int = 1,
     size: int = 256,
@@ -32,7 +33,7 @@ def objectives(
     f_k is the mean loss over all training samples of client k, `size` of them at a time, for `chunk` clients at once
     (None: all), in evaluation mode: BatchNorm uses the client's running statistics. `round` is the next one.
     """
-    device = clients["w"].device
+    device = device_of(clients)
     data = replace(data, test=data.train).to(device)
 
     def objective(ids: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ def potential(
     algorithm: Algorithm,
     data: Federation,
     server: State,
-    clients: State,
+    clients: Clients,
     *,
     round: int = 1,
     size: int = 256,

@@ -21,6 +21,7 @@ from pfed1bs.engine.scores import Score, evaluate, visit
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
+from pfed1bs.runs.checkpoint import STATES
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.folder import Record, RunFolder, written
 from pfed1bs.runs.precision import multiply
@@ -34,6 +35,7 @@ class Simulator:
     algorithm: Algorithm
     data: Federation
     config: Config
+    states: Path | None = None  # the folder for clients' states that do not fit memory
 
     @property
     def schedule(self) -> Schedule:
@@ -46,7 +48,13 @@ class Simulator:
         """The rounds after this progress, those that are judged with diagnostics."""
         config = self.config
         rounds = simulate(
-            self.algorithm, self.data, self.schedule, device=config.device, resume=resume, trust=config.trust
+            self.algorithm,
+            self.data,
+            self.schedule,
+            device=config.device,
+            resume=resume,
+            trust=config.trust,
+            states=self.states,
         )
         for done in rounds:
             judged = done.last or due(done.number, config.evaluate_every, config.rounds)
@@ -109,7 +117,7 @@ class Run:
         _, one = self.algorithm.init(1)  # the user's options are checked before anything is written
         config, given = self.config, (self.algorithm, one, self.data)
         chunk = config.chunk or fitting(*given, config.batch, config.sampled, choose(config.device))
-        source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk))
+        source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk), self.folder / STATES)
         with terminable(), RunFolder(self.folder, config, chunk).open(resume) as folder:
             written(self.folder / "normalise.json", json.dumps(self.data.constants) + "\n")
             yield from record(source, folder, source.schedule)
