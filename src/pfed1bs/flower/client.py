@@ -70,7 +70,7 @@ class Client:
         if alone.shape != shape:
             raise UserError(f"samples of {self.own} have shape {alone.shape}, the federation's {shape}", "reshape them")
         empty = tuple(torch.empty(0, dtype=torch.int64) for _ in range(self.partition))
-        return replace(alone, train=empty + alone.train, test=empty + alone.test).to(choose(self.config.device))
+        return replace(alone, train=[*empty, *alone.train], test=[*empty, *alone.test]).to(choose(self.config.device))
 
     @cached_property
     def algorithm(self) -> Algorithm:

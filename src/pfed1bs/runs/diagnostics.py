@@ -1,6 +1,5 @@
 """What the method's theory speaks about, as numbers: objectives, the potential, distances of sketches."""
 
-from dataclasses import replace
 from math import nan, prod
 
 import torch
@@ -34,12 +33,12 @@ def objectives(
     (None: all), in evaluation mode: BatchNorm uses the client's running statistics. `round` is the next one.
     """
     device = device_of(clients)
-    data = replace(data, test=data.train).to(device)
+    data = data.to(device)
 
     def objective(ids: Tensor) -> Tensor:
         some = rows(clients, ids)
         w, total = some["w"], torch.zeros(len(ids), dtype=torch.float64, device=device)
-        for x, y, mask in data.tests(ids, size):
+        for x, y, mask in data.trained(ids, size):
             losses = algorithm.task.loss.samples(algorithm.task.logits(w, x, buffers_of(some)), y)
             total += (losses * mask).sum(1)
         return sum(algorithm.penalties(server, some, round).values(), total / data.sizes[ids].to(device))

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms import make
+from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.data.normalise import with_constants
+from pfed1bs.data.synthetic import is_synthetic, synthetic
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.resting import resting
@@ -22,7 +24,7 @@ from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
 from pfed1bs.runs.checkpoint import STATES
-from pfed1bs.runs.config import Config, Options
+from pfed1bs.runs.config import Config, DataConfig, Options
 from pfed1bs.runs.folder import Record, RunFolder, written
 from pfed1bs.runs.precision import multiply
 from pfed1bs.runs.recording import due, record, terminable
@@ -140,11 +142,22 @@ def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
 def federation(config: Config) -> Federation:
     """The data of a run, given to its clients."""
     part = config.data
+    if is_synthetic(part.name):
+        return drawn(config)
     options = (part.cap, config.seed_of("partition"), part.min_size, part.augment, part.validate)
     samples = load(part.name, part.root)
     samples = with_constants(samples, part.constants) if part.constants else samples
     given = (part.partition, part.split, *options, part.normalise, part.newcomers)
     return federate(samples, config.clients, *given)
+
+
+def drawn(config: Config) -> Federation:
+    """Clients that draw their own samples; what would change samples of a data set is refused."""
+    part, plain = config.data, DataConfig()
+    for key in ("split", "augment", "validate", "normalise", "constants", "root"):
+        if getattr(part, key) != getattr(plain, key):
+            raise UserError(f"data.{key} changes samples of a data set, and {part.name} has none", "leave it out")
+    return synthetic(part.name, config.clients, part.partition, part.cap, config.seed_of("partition"), part.newcomers)
 
 
 def folder_of(config: Config, label: str) -> Path:
