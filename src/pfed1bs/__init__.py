@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pfed1bs.engine.trust import Trust
     from pfed1bs.nn.models import build
     from pfed1bs.nn.task import Task
+    from pfed1bs.runs.trained import personal_model
     from pfed1bs.wire.codecs import Floats, Signs
     from pfed1bs.wire.messages import Codec, Layout, Message, Refused, decode, encode
 
@@ -47,6 +48,7 @@ __all__ = [
     "load",
     "make",
     "pack",
+    "personal_model",
     "sign",
     "simulate",
     "srht",
@@ -67,6 +69,7 @@ HOMES = {  # where each public name lives; loaded at first use, so that `pfed1bs
     "engine.trust": ("Trust",),
     "nn.models": ("build",),
     "nn.task": ("Task",),
+    "runs.trained": ("personal_model",),
     "wire.codecs": ("Floats", "Signs"),
     "wire.messages": ("Codec", "Layout", "Message", "Refused", "decode", "encode"),
 }

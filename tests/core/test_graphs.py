@@ -38,6 +38,9 @@ def test_a_recorded_cohort_knows_its_clients_and_samples_and_nothing_else():
     for name in ("seed", "seen", "weights", "uniform", "integers", "rows", "shares"):
         with pytest.raises(Unknown, match=name):
             getattr(cohort, name)
+    for asked in (lambda: cohort.ids.tolist(), lambda: cohort.ids[0], lambda: list(cohort.ids)):
+        with pytest.raises(Unknown, match="clients' numbers"):
+            asked()
 
 
 @pytest.mark.gpu
@@ -91,12 +94,25 @@ def test_work_that_waits_for_the_device_is_not_recorded_and_harms_nothing():
         assert (found and found["y"].tolist()) == value
 
 
+OPTIONS = [
+    *((name, {}) for name in REGISTRY),
+    ("pfed1bs-delta", {"keep": "best", "trial": 2, "again": 1, "margin": 0}),
+    ("pfed1bs-delta", {"keep": "ft", "scales": "layer", "feedback": True}),
+    ("pfed1bs-delta", {"momentum": 0.9, "snapshots": "coded"}),
+    ("pfed1bs", {"start": "own", "train": "all", "code": "entropy"}),
+    ("pfed1bs", {"projection": "gaussian", "ratio": 0.5}),
+    ("obcsaa", {"decode": "each"}),
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", REGISTRY)
-def test_rounds_have_the_same_bytes_with_and_without_graphs(monkeypatch, name):
+@pytest.mark.parametrize("name, options", OPTIONS)
+def test_rounds_have_the_same_bytes_with_and_without_graphs(monkeypatch, name, options):
     def rounds():
         task = Task(model())
-        return list(simulate(make(name, task), federation(), rounds=6, steps=3, batch=8, device="cuda"))
+        return list(
+            simulate(make(name, task, **options), federation(), rounds=6, steps=3, batch=8, sampled=3, device="cuda")
+        )
 
     recorded = rounds()
     monkeypatch.setattr(graphs, "enabled", False)

@@ -2,26 +2,65 @@
 
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from pfed1bs import report
 from pfed1bs.algorithms import REGISTRY
-from pfed1bs.report.groups import groups
+from pfed1bs.report.groups import groups, student
+from pfed1bs.report.labels import column, near
+from pfed1bs.report.leading import leading
 from pfed1bs.report.results import significant
-from pfed1bs.report.style import KNOWN, apart, pen, size
-from run_folders import records_of
+from pfed1bs.report.style import KNOWN, pen, size
+from run_folders import records_of, run_folder
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_every_method_has_its_own_look_in_every_picture(tmp_path):
-    alone = {name: pen(groups(records_of(tmp_path / name, name))[0]) for name in KNOWN}
-    assert len(set(alone.values())) == len(KNOWN) and {*KNOWN} == REGISTRY.keys() - {"local"}
-    together = groups(records_of(tmp_path / "all", *reversed(KNOWN)))
-    assert {group.algorithm: pen(group) for group in together} == alone
+def words_of(path):
+    return [element.text for element in ElementTree.fromstring(path.read_text()).iter(f"{SVG}text")]
 
 
-def test_texts_at_line_ends_move_until_none_covers_another():
-    assert apart([(0, 1, 0.5), (0, 1, 0.5), (2, 3, 0.5)], gap=0.1) == [0.5, 0.4, 0.5]
-    assert apart([(0, 1, 0.1), (0, 1, 0.0)], gap=0.25, floor=0.25) == [0.5, 0.25]
+def test_every_method_has_its_own_look_in_every_picture():
+    looks = [pen(name) for name in KNOWN]
+    assert len(set(looks)) == len(KNOWN) and {*KNOWN} == REGISTRY.keys() - {"local"}
+    assert len({pen("pfed1bs", variant) for variant in range(8)}) == 8
+
+
+def test_names_in_a_column_keep_their_order_and_move_as_little_as_can_be():
+    assert column([50.0, 50.0, 20.0], [10.0, 10.0, 10.0], 0, 100) == [55, 45, 20]
+    assert column([1.0, 2.0], [10.0, 10.0], 0, 100) == [5, 15]  # inside the picture
+    assert column([99.0, 98.0, 10.0], [10.0, 30.0, 10.0], 0, 100) == [95, 75, 10]
+
+
+def test_names_near_points_cover_neither_each_other_nor_lines():
+    spots, sizes = [(50.0, 50.0)] * 4, [(30.0, 10.0)] * 4
+    ink = np.array([(float(x), 50.0) for x in range(100)])
+    found = near(spots, sizes, (0, 0, 100, 100), ink)
+    boxes = [(x, y - 5, x + 30, y + 5) for x, y in found]
+    assert all(box[1] > 50 or box[3] < 50 for box in boxes)
+    assert all(0 <= box[0] and box[2] <= 100 for box in boxes)
+    for i, a in enumerate(boxes):
+        assert not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in boxes[:i])
+
+
+def test_half_a_student_interval_is_that_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    for freedom in (*range(1, 13), 30, 200):
+        assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), abs=2e-4)
+
+
+def test_of_many_methods_those_stand_out_that_are_cheap_or_good(tmp_path):
+    scores = {"local": 80, "fedavg": 70, "stc": 85, "pfed1bs": 84, "ditto": 91, "eden": 90, "apfl": 60}
+    mib = {"local": 0.0, "stc": 1.0, "pfed1bs": 2.0}
+    names = [*scores, *KNOWN[6:7], "fedrep", "fedper", "dispfl"]
+    folders = [
+        run_folder(tmp_path, name, accuracies=(1, scores.get(name, 50)), total_mib=mib.get(name, 9.0)) for name in names
+    ]
+    found = groups(map(report.read, folders))
+    led = {group.label for group, leads in zip(found, leading(found), strict=True) if leads}
+    assert led == {"local", "fedavg", "stc", "ditto", "eden", "pfed1bs"}
+    assert leading(found[:8]) == [True] * 8
 
 
 def test_bytes_and_numbers_read_well():
@@ -31,35 +70,55 @@ def test_bytes_and_numbers_read_well():
     assert [significant(value) for value in (0, 0.0019302368, 31.0563, 23345.6)] == ["0", "0.001930", "31.06", "23346"]
 
 
-@pytest.mark.parametrize("draw", [report.accuracy_bytes, report.accuracy_rounds, report.training_loss])
-def test_a_picture_is_the_same_file_every_time_and_names_its_lines(tmp_path, draw):
+@pytest.mark.parametrize("name", ["accuracy-bytes", "accuracy-rounds", "training-loss"])
+def test_a_picture_is_the_same_file_every_time_and_names_its_lines(tmp_path, name):
     records = records_of(tmp_path, "pfed1bs", "local", "fedavg")
-    draw(records, tmp_path / "a.svg"), draw(records, tmp_path / "b.svg")
+    report.draw(records, name, tmp_path / "a.svg"), report.draw(records, name, tmp_path / "b.svg")
     text = (tmp_path / "a.svg").read_text()
     assert text == (tmp_path / "b.svg").read_text()
     assert "date" not in text.lower()
-    words = [element.text for element in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    words = words_of(tmp_path / "a.svg")
     assert {"pfed1bs", "fedavg"} <= set(words)
-    assert ("local, 0 bytes" in words) == (draw is report.accuracy_bytes)
-    assert ("local" in words) == (draw is not report.accuracy_bytes)
-    assert ("256 KiB" in words) == (draw is report.accuracy_bytes)
+    assert ("local, 0 bytes" in words) == (name == "accuracy-bytes")
+    assert ("local" in words) == (name != "accuracy-bytes")
+    assert ("256 KiB" in words) == (name == "accuracy-bytes")
 
 
-def test_many_lines_get_a_legend_instead_of_labels(tmp_path):
-    report.accuracy_rounds(records_of(tmp_path, *KNOWN[:9]), tmp_path / "many.svg")
-    report.accuracy_rounds(records_of(tmp_path, *KNOWN[:8]), tmp_path / "few.svg")
-    assert 'id="legend_1"' in (tmp_path / "many.svg").read_text()
-    assert 'id="legend_1"' not in (tmp_path / "few.svg").read_text()
+def test_a_picture_is_pixels_or_numbers_where_its_name_ends_so(tmp_path):
+    folders = [run_folder(tmp_path, seed=seed, accuracies=(50, 90 + seed)) for seed in (0, 1)]
+    records = list(map(report.read, folders))
+    (
+        report.draw(records, "accuracy-bytes", tmp_path / "a.png"),
+        report.draw(records, "accuracy-bytes", tmp_path / "a.csv"),
+    )
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "a.csv").read_text().splitlines() == [
+        "method,rounds,bytes,mean,std,low,high,seeds",
+        "pfed1bs,2,4096,50.0,0.0,50.0,50.0,2",
+        "pfed1bs,4,8144,90.5,0.707107,84.1469,96.8531,2",
+    ]
+    with pytest.raises(ValueError, match="a.xyz names no kind of picture"):
+        report.draw(records, "wire", tmp_path / "a.xyz")
+
+
+def test_every_one_of_many_lines_is_named_once(tmp_path):
+    report.draw(records_of(tmp_path, *KNOWN), "accuracy-rounds", tmp_path / "many.svg")
+    words = words_of(tmp_path / "many.svg")
+    assert [words.count(name) for name in KNOWN] == [1] * len(KNOWN)
 
 
 def test_a_picture_without_content_is_refused(tmp_path):
     records = records_of(tmp_path, "local")
-    with pytest.raises(ValueError, match="after sending something"):
-        report.accuracy_bytes(records, tmp_path / "a.svg")
-    with pytest.raises(ValueError, match="no run has logged any of agreement, flips"):
-        report.diagnostics(records, tmp_path / "a.svg")
+    for name in ("accuracy-bytes", "wire", "diagnostics"):
+        with pytest.raises(ValueError, match=f"no run has what {name} shows"):
+            report.draw(records, name, tmp_path / "a.svg")
 
 
-def test_clients_are_sorted_by_local_training(tmp_path):
-    report.accuracy_clients(records_of(tmp_path, "pfed1bs", "local"), tmp_path / "a.svg")
-    assert "clients of seed 0, sorted by their accuracy under local" in (tmp_path / "a.svg").read_text()
+def test_clients_are_sorted_by_local_training_beside_the_labels_they_hold(tmp_path):
+    folders = [run_folder(tmp_path, name) for name in ("pfed1bs", "local")]
+    (folders[1] / "labels.csv").write_text("client,0,1\n0,0,30\n1,20,20\n")
+    report.draw(list(map(report.read, folders)), "accuracy-clients", tmp_path / "a.svg")
+    words = words_of(tmp_path / "a.svg")
+    assert "seed 0, by local" in words
+    after = words[words.index("training samples") + 1 :]
+    assert after[:6] == ["1", "0", "client", "0", "1", "1"]  # client 1 is worse; then the labels in the bars

@@ -49,6 +49,8 @@ class KNNPer(Averaging):
         """No: judged is the shared model with the neighbours of its features."""
         return False
 
+    kept = rests  # nor does a client keep it
+
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The averaged model with the neighbours, with them alone, without, and after fine-tuning."""
         judged = super().personal(server, clients, cohort, batches.first(1 - self.holdout))

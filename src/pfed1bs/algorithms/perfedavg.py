@@ -31,6 +31,8 @@ class PerFedAvg(Averaging):
         """No: judged is the shared model after one step."""
         return False
 
+    kept = rests  # nor does a client keep it
+
     def gradients(self, steps: int) -> int:
         """One to adapt and one after it; the difference that stands for the Hessian takes two more."""
         return (2 if self.order == "first" else 4) * steps

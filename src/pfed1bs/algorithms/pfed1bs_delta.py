@@ -112,6 +112,11 @@ class PFed1BSDelta(Method):
         return True
 
     @property
+    def kept(self) -> bool:
+        """The client keeps it."""
+        return True
+
+    @property
     def snapshot_layout(self) -> Layout:
         """The shared model, or its code at the last anchor."""
         return layout(self.task.n) if self.anchors else {"theta": Floats((self.task.n,))}

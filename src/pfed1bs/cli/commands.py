@@ -5,6 +5,8 @@ from pathlib import Path
 
 from pfed1bs import report
 from pfed1bs.cli import holdings, terminal
+from pfed1bs.cli.afterwards import export_command as export_command
+from pfed1bs.cli.afterwards import predict_command as predict_command
 from pfed1bs.cli.benches import bench_command as bench_command
 from pfed1bs.cli.help import HELP
 from pfed1bs.cli.several import compare_command as compare_command

@@ -7,6 +7,9 @@ HELP = {
     "tune": "choose options on training samples, by one rule for all methods: pfed1bs tune RECIPE.toml --algorithms "
     "ditto,fedavg --seeds 100,101 --points 9 [--write RECIPE.toml]",
     "report": "make report.html from run folders: pfed1bs report RUN... [--against NAME] [--out DIR]",
+    "export": "a trained model as a plain state_dict, with a card: pfed1bs export RUN --client 3 --out "
+    "model.safetensors [--shared]",
+    "predict": "what a trained model answers: pfed1bs predict RUN --client 3 FILE.npz [--shared] [--out ANSWERS.npz]",
     "data": "show who holds what: pfed1bs data [RECIPE.toml] [--data.partition labels:2]",
     "list": "list the methods with what they send, what they keep and what they can do",
     "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right",

@@ -9,6 +9,7 @@ from pfed1bs.cli import terminal
 from pfed1bs.cli.words import JSON, RESUME, arguments, ready, seeds, split, whole
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.origin import pasted
+from pfed1bs.report.drawn import ENDINGS
 from pfed1bs.report.records import table
 from pfed1bs.report.statistics import Against
 from pfed1bs.runs import flags
@@ -135,7 +136,7 @@ def report_command(words: list[str]) -> None:
     folder = Path(own.out) if own.out else folders[0] if len(folders) == 1 else _new(records)
     if (folder / "config.toml").exists() and folders != [folder]:
         raise UserError(f"{folder} is a run folder with a report of its own", "choose another --out")
-    terminal.write(records, folder, against)
+    terminal.write(records, folder, against, ENDINGS)
     print(folder / "report.html")
 
 

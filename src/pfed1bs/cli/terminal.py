@@ -11,6 +11,7 @@ from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
 from pfed1bs.core.options import shown
 from pfed1bs.engine.metrics import METRICS
+from pfed1bs.report.drawn import ENDINGS
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import metric_of
 from pfed1bs.report.results import CAPTION, labelled, plain, results
@@ -144,8 +145,10 @@ def show_differences(against: Against, runs: Sequence[Mapping[str, object]]) -> 
         print(f"nothing is tested: name at most {MOST} comparisons with --tested a,b")
 
 
-def write(records: list[report.RunRecord], folder: Path, against: Against | None = None) -> None:
+def write(
+    records: list[report.RunRecord], folder: Path, against: Against | None = None, endings: Sequence[str] = ENDINGS[:2]
+) -> None:
     """The page, and where there are several runs the table as a file."""
-    report.write(records, folder / "report.html", against)
+    report.write(records, folder / "report.html", against, endings)
     if len(records) > 1:
         (folder / "table.json").write_text(json.dumps(plain(records, against)) + "\n")

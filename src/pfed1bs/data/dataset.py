@@ -48,7 +48,7 @@ def dataset(name: str, arrays: Arrays, num_classes: int | None = None, statistic
     Without `num_classes` class labels must use every number from 0 to the largest; without `statistics` they are those
     of the training inputs.
     """
-    parts = [(_inputs(f"{name}: {part} inputs", x), _targets(f"{name}: {part} labels", y, len(x)))
+    parts = [(inputs(f"{name}: {part} inputs", x), targets(f"{name}: {part} labels", y, len(x)))
              for part, x, y in (("train", arrays[0], arrays[1]), ("test", arrays[2], arrays[3]))]  # fmt: skip
     (train, train_labels), (test, test_labels) = parts
     for what, one, other in (("samples", train, test), ("targets", train_labels, test_labels)):
@@ -58,7 +58,7 @@ def dataset(name: str, arrays: Arrays, num_classes: int | None = None, statistic
                 f"{other.shape[1:]} {other.dtype}",
                 "convert one of them",
             )
-    classes = _classes(name, np.concatenate([train_labels, test_labels]), num_classes)
+    classes = count_classes(name, np.concatenate([train_labels, test_labels]), num_classes)
     mean, std = statistics or (((), ()) if train.dtype == np.int64 else statistics_of(train))
     owners = _owners(name, arrays[4:], (len(train), len(test)))
     return Dataset(name, train, train_labels, test, test_labels, classes, mean, std, owners)
@@ -89,7 +89,7 @@ def _owners(name: str, owners: Arrays, samples: tuple[int, int]) -> NDArray[np.g
     return np.concatenate(owners)
 
 
-def _inputs(what: str, x: NDArray[np.generic]) -> Inputs:
+def inputs(what: str, x: NDArray[np.generic]) -> Inputs:
     """Images as (N, channels, height, width), anything else as it is; whole numbers kept, others as float32."""
     if x.ndim < 1 or x.size == 0:
         raise UserError(f"{what} must have shape (samples, ...) with at least one sample, got {x.shape}")
@@ -119,7 +119,7 @@ def _real(what: str, x: NDArray[np.generic]) -> NDArray[np.float32]:
     return values
 
 
-def _targets(what: str, y: NDArray[np.generic], samples: int) -> Targets:
+def targets(what: str, y: NDArray[np.generic], samples: int) -> Targets:
     """Whole numbers as int64, others as float32."""
     if y.ndim < 1 or len(y) != samples:
         raise UserError(f"{what} must have shape ({samples}, ...), one per sample, got {y.shape}")
@@ -130,7 +130,7 @@ def _targets(what: str, y: NDArray[np.generic], samples: int) -> Targets:
     return _real(what, y)
 
 
-def _classes(name: str, labels: Targets, num_classes: int | None) -> int:
+def count_classes(name: str, labels: Targets, num_classes: int | None) -> int:
     """The number of classes; of real targets, how many numbers each has."""
     if labels.dtype != np.int64:
         return num_classes or math.prod(labels.shape[1:])

@@ -62,6 +62,12 @@ class Federation:
         """Shape of one sample."""
         return tuple(self.inputs.shape[1:])
 
+    @property
+    def described(self) -> Constants:
+        """What a trained model must be told of its data."""
+        told = {"shape": self.shape, "classes": self.num_classes, "samples": self.sizes.tolist()}
+        return {**self.constants, **told, "newcomers": self.newcomers.tolist()}
+
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation with its samples on `device`."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))

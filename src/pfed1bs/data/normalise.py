@@ -72,12 +72,16 @@ def with_constants(dataset: Dataset, path: str) -> Dataset:
     return replace(dataset, mean=mean, std=std)
 
 
+def of_client(constants: Constants, client: int) -> Constants:
+    """What the inputs of one client are normalised by."""
+    if constants["normalise"] != "client":
+        return constants
+    return {**constants, **{key: constants[key][client] for key in ("mean", "std")}}  # type: ignore[index]
+
+
 def _scaled(dataset: Dataset, constants: Constants, client: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean and deviation of a client's inputs in their own units, to be subtracted and divided by."""
-    kind, scale = constants["normalise"], float(str(constants["scale"]))
+    own, scale = {"mean": 0.0, "std": 1.0, **of_client(constants, client)}, float(str(constants["scale"]))
     broadcast = (-1, *(1 for _ in dataset.shape[1:]))
-    if kind == "none":
-        return np.zeros(1, np.float32), np.full(1, scale, np.float32)
-    own = [constants[key] if kind == "shared" else constants[key][client] for key in ("mean", "std")]  # type: ignore[index]
-    mean, std = ((np.asarray(value) * scale).astype(np.float32).reshape(broadcast) for value in own)
+    mean, std = ((np.asarray(own[key]) * scale).astype(np.float32).reshape(broadcast) for key in ("mean", "std"))
     return mean, std

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.extras import need, parts
 from pfed1bs.data.catalogue import CATALOGUE, Form, Known
-from pfed1bs.data.dataset import Arrays, Dataset, dataset, hold_out
+from pfed1bs.data.dataset import Arrays, Dataset, Inputs, Targets, count_classes, dataset, hold_out, inputs, targets
 from pfed1bs.data.download import fetch
 from pfed1bs.data.files import existing, reading
 
@@ -113,11 +114,28 @@ def _digits() -> Arrays:
     return hold_out((table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32), table[:, -1].astype(np.int64))
 
 
-def _npz(path: Path) -> Arrays:
+def asked(path: Path, classes: int) -> tuple[Inputs, Targets | None]:
+    """Inputs x out of a .npz file for a model that is trained, and targets y, of so many classes, if there are any."""
+    arrays = _arrays(path, "give the path of a .npz file as seen from the current directory")
+    if "x" not in arrays:
+        raise UserError(f"{path} must hold an array x, and may hold y, got {', '.join(arrays) or 'none'}")
+    x = inputs(f"{path}: inputs", arrays["x"])
+    if "y" not in arrays:
+        return x, None
+    y = targets(f"{path}: targets", arrays["y"], len(x))
+    count_classes(str(path), y, classes)
+    return x, y
+
+
+def _arrays(path: Path, hint: str) -> dict[str, NDArray[np.generic]]:
     if not path.is_file():
-        raise UserError(f"no file {path}", "data.name takes the path of a .npz file as seen from the current directory")
+        raise UserError(f"no file {path}", hint)
     with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        arrays = {name: content[name] for name in content.files}
+        return {name: content[name] for name in content.files}
+
+
+def _npz(path: Path) -> Arrays:
+    arrays = _arrays(path, "data.name takes the path of a .npz file as seen from the current directory")
     for names in (TWO, FOUR):
         if set(names) <= set(arrays):
             more = tuple(name.replace("y", "owners") for name in names[1::2])

@@ -21,8 +21,8 @@ class Recorder:
 
     Methods are pure, so tensors aside their work can depend only on the cohort. On a GPU it is first shown a cohort
     that knows how many clients and samples there are and the sketches of its round, no more: a method that asks for
-    the round itself, a
-    client's number or a random draw is not recorded, nor is one that waits for the device. It runs step by step.
+    the round itself, a client's number or a random draw is not recorded, nor is one that waits for the device. It runs
+    step by step.
     """
 
     def __init__(self) -> None:
@@ -85,10 +85,26 @@ class _Sized:
     """A cohort of which only the numbers of clients and samples are known, and a round that stands for all of them."""
 
     def __init__(self, clients: int, sizes: Tensor, round: Pending) -> None:
-        self.ids, self.sizes, self.round = range(clients), sizes, round
+        self.ids, self.sizes, self.round = _Ids(clients), sizes, round
 
     def __getattr__(self, name: str) -> NoReturn:
         raise Unknown(f"the cohort's {name} is another one in every round")
+
+
+class _Ids:
+    """As many clients, of which nobody knows who they are."""
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+
+    def __len__(self) -> int:
+        return self._clients
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Unknown(f"the clients' numbers are others in every round, and {name} asks for them")
+
+    def __getitem__(self, at: object) -> NoReturn:
+        raise Unknown("the clients' numbers are others in every round")
 
 
 def _listening(batches: ClientBatches, asked: Asked) -> ClientBatches:

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, buffers_of, under, within
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, buffers_of, model_of, under, within
 from pfed1bs.engine.store import Clients
 from pfed1bs.wire.messages import Message
 
@@ -60,11 +60,8 @@ class Resting:
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The models of the method; of a client at rest the own one as it was then."""
-        own = within(OWN, clients)
         models = self.method.personal(server, _others(clients), cohort, batches)
-        kept = {"w": clients["w"], **buffers_of(own)}
-        mixed = {name: _chosen(own["on"], kept[name], value) for name, value in models["personal"].items()}
-        return {**models, "personal": mixed}
+        return {**models, "personal": _kept(clients, models["personal"])}
 
 
 def resting(method: Algorithm, level: float) -> Algorithm:
@@ -79,6 +76,17 @@ def resting(method: Algorithm, level: float) -> Algorithm:
 def over(clients: Clients, among: Tensor | slice = slice(None)) -> bool:
     """Whether all clients `among` these ids rest."""
     return f"{OWN}on" in clients and bool(clients[f"{OWN}on"][among].all())
+
+
+def own_models(clients: State) -> State:
+    """The models that clients keep; of those at rest as they were then."""
+    return _kept(clients, model_of(clients))
+
+
+def _kept(clients: State, models: State) -> State:
+    """The models, but of clients at rest those that they keep since then."""
+    own = {"w": clients["w"], **within(OWN, clients)}
+    return {name: _chosen(own["on"], own[name], value) for name, value in models.items()} if "on" in own else models
 
 
 def _others(clients: State) -> State:

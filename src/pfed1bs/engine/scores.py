@@ -1,7 +1,7 @@
 """How good the models are: each client's own held-out samples, in evaluation mode."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.rounds import REPLICA, Progress, Schedule, scheduled, where
 from pfed1bs.engine.turns import Turn
 from pfed1bs.engine.workers import alone, portions, spread
+from pfed1bs.nn.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,13 @@ def visit(
 
 def score(algorithm: Algorithm, data: Federation, model: State, ids: Tensor) -> Score:
     """The models of some clients, as `personal` gives them (S, ...), on those clients' test samples."""
-    loss, sums = algorithm.task.loss, dict[str, Tensor]()
-    for x, y, mask in data.tests(ids):
-        outputs = algorithm.predict(model, x)
+    return answered(algorithm.task.loss, ((algorithm.predict(model, x), y, mask) for x, y, mask in data.tests(ids)))
+
+
+def answered(loss: Loss, answers: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Score:
+    """The score of outputs (S, E, ...) for targets, where the mask (S, E) is true."""
+    sums = dict[str, Tensor]()
+    for outputs, y, mask in answers:
         of_samples = {"samples": torch.ones_like(mask), "loss": loss.samples(outputs, y)}
         for name, value in {**loss.counts(outputs, y), **of_samples}.items():
             here = mask if value.dim() == 2 else mask.unsqueeze(2)

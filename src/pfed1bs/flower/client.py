@@ -1,5 +1,6 @@
 """A client: its data, its model on disk, and its answers to the server's questions."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -9,7 +10,7 @@ import torch
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
-from pfed1bs.data.normalise import with_constants
+from pfed1bs.data.normalise import of_client, with_constants
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, agreeing, hear, moved, rows
 from pfed1bs.engine.rounds import choose
@@ -111,6 +112,14 @@ class Client:
         """The state before the first round, the same as in a simulator."""
         return rows(self.algorithm.init(self.config.clients)[1], torch.tensor([self.partition]))
 
+    @property
+    def about(self) -> str:
+        """What its model needs after training beside its weights, as JSON."""
+        shape, classes = self.rules.problem(self.config)
+        own = of_client(self.data.constants, 0 if self.own else self.partition)
+        told = {"client": self.partition, "shape": shape, "classes": classes, "samples": self.samples}
+        return json.dumps({**own, **told})
+
     def cohort(self, base: int, round: int) -> Cohort:
         """The client alone in its round."""
         alone = (torch.tensor([value]) for value in (self.partition, self.samples, base))
@@ -125,7 +134,7 @@ class Client:
         if work.differing:  # nothing is kept; the server sends the snapshot next
             return {"up": work.differing[self.partition]}
         before = {base: {name: value.clone() for name, value in state.items()}} if base >= 0 else {}
-        shelf.put({**before, round: work.state})
+        shelf.put({**before, round: work.state}, self.about)
         log: dict[str, Value] = {f"log/{name}": [float(value.double().mean())] for name, value in work.log.items()}
         said = work.messages[0] if work.messages and content.get("speak") is True else b""
         return {"up": said, **log}

@@ -31,6 +31,7 @@ def serve(link: Link, config: Config, rules: Rules) -> Path:
     algorithm = method(config, *rules.problem(config))
     path = folder_of(config, f"{config.method}-flower-s{config.seed}")
     with Folder(path, config).open(rules.resume) as folder:
+        written(path / "normalise.json", json.dumps(rules.about(config)) + "\n")
         server = Server(algorithm, link, config, rules, folder.federation, folder.event)
         server.roster.pins = folder.pins if rules.pin else None
         folder.server, folder.counted = server, link.size

@@ -49,6 +49,15 @@ class Rules:
             )
         return known.shape, known.num_classes
 
+    def about(self, config: Config) -> dict[str, object]:
+        """What the server knows of the data that a trained model must be told."""
+        (shape, classes), known = self.problem(config), None if self.shape else CATALOGUE[config.data.name]
+        told: dict[str, object] = {"normalise": config.data.normalise, "scale": 1.0, "shape": shape, "classes": classes}
+        if known and not known.mean:
+            return {"normalise": "none", "shape": shape, "classes": classes}
+        published = known and config.data.normalise == "shared" and not config.data.constants
+        return {**told, "mean": known.mean, "std": known.std} if known and published else told
+
 
 def read(values: Values) -> tuple[Config, Rules]:
     """The configuration of a run from Flower's flat keys; an empty text means that a key is not given."""

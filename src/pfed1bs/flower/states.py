@@ -27,15 +27,10 @@ class Shelf:
 
     def states(self) -> dict[int, State]:
         """The states that are here, by round, ascending."""
-        found: dict[int, State] = {}
-        tensors = checkpoint.read(self.path, self.identity)[0] if self.path.exists() else {}
-        for key, value in tensors.items():
-            round, _, name = key.partition("/")
-            found.setdefault(int(round), {})[name] = value
-        return dict(sorted(found.items()))
+        return checkpoint.by_round(checkpoint.read(self.path, self.identity)[0]) if self.path.exists() else {}
 
-    def put(self, states: dict[int, State]) -> None:
-        """Replace everything by these states, all or nothing."""
+    def put(self, states: dict[int, State], about: str = "{}") -> None:
+        """Replace everything by these states, all or nothing; `about` is what their model needs later, as JSON."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {f"{round}/{name}": value for round, state in states.items() for name, value in state.items()}
-        checkpoint.write(self.path, tensors, {"identity": self.identity})
+        checkpoint.write(self.path, tensors, {"identity": self.identity, "about": about})

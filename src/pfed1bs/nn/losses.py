@@ -44,6 +44,10 @@ class Loss:
         """The loss of every sample, (K, B); of a sequence, the mean over its places."""
         return self._apart(outputs.unsqueeze(2), y.unsqueeze(2))
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """What a model says with its outputs: the numbers themselves."""
+        return outputs
+
     def counts(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         """What the metrics need of every sample beside its loss: (K, B) each, or (K, B, C) for every label."""
         return {}
@@ -91,9 +95,13 @@ class CrossEntropy(Loss):
         entropy = F.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
         return _mean(entropy)
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """The label with the greatest logit."""
+        return outputs.argmax(-1)
+
     def counts(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The share of right answers in every sample, for macro-F1 also of every label."""
-        answers = outputs.argmax(-1)
+        answers = self.answers(outputs)
         return {"correct": _mean(answers == y)} | (_confusion(answers, y, outputs) if "f1" in self.metrics else {})
 
     def shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
@@ -122,9 +130,13 @@ class BinaryEntropy(Loss):
 
     told = ("accuracy", "f1")
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """Which labels hold."""
+        return outputs > 0
+
     def counts(self, outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The share of right answers in every sample, and which labels were said, true and both."""
-        said, true = (value.unsqueeze(2).flatten(2) for value in matched(outputs > 0, y > 0.5))
+        said, true = (value.unsqueeze(2).flatten(2) for value in matched(self.answers(outputs), y > 0.5))
         return {"correct": _mean(said == true), "hits": said & true, "said": said, "true": true}
 
     def shapes(self, classes: int) -> dict[str, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
+from math import isfinite, sqrt
 from statistics import fmean, stdev
 
 from pfed1bs.core.errors import UserError
@@ -12,6 +12,7 @@ from pfed1bs.engine.metrics import Metric
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.runs.config import with_role
 
+STUDENT = (12.70620, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.30600, 2.26216, 2.22814)
 FREE = with_role("seed", "machine", "simulator")
 UNTOLD = tuple(f"{table}." for table in with_role("others"))  # what a comparison runs beside this one
 
@@ -22,11 +23,29 @@ class Spread:
 
     mean: float
     deviation: float | None = None
+    seeds: int = 1
 
     @staticmethod
     def of(values: Sequence[float]) -> "Spread":
         """Of at least one value."""
-        return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
+        return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's 95 % interval of the mean; None for a single seed."""
+        if self.deviation is None:
+            return None
+        half = student(self.seeds - 1) * self.deviation / sqrt(self.seeds)
+        return self.mean - half, self.mean + half
+
+
+def student(freedom: int) -> float:
+    """Half the width of a 95 % interval in standard errors: the 0.975 quantile of Student's distribution."""
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    z = 1.959964  # Cornish and Fisher's expansion around the normal distribution
+    terms = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + sum(term / float(freedom**power) for power, term in enumerate(terms, 1))
 
 
 @dataclass(frozen=True)

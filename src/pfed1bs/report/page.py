@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from pfed1bs.core.extras import need
+from pfed1bs.report.drawn import ENDINGS, draw_all
 from pfed1bs.report.groups import groups
-from pfed1bs.report.plots import draw_all
 from pfed1bs.report.records import RunRecord
 from pfed1bs.report.results import labelled, results
 from pfed1bs.report.statistics import Against
@@ -18,22 +18,27 @@ from pfed1bs.report.tables import clients, environments, facts, notes, settings
 CAPTIONS = {
     "accuracy-bytes": "Personal {} against everything sent until then, up and down, by all clients together.",
     "accuracy-rounds": "Personal {} against rounds.",
-    "accuracy-clients": "Personal {} client by client, after the last round.",
+    "accuracy-clients": "Personal {} client by client, after the last round, beside the labels that each holds.",
+    "wire": "What crossed the wire.",
+    "differences": "Differences.",
     "training-loss": "Training loss, mean over the clients of a round.",
     "diagnostics": "What the methods log about themselves, by rounds.",
 }
 
 
-def write(records: Sequence[RunRecord], path: str | Path, against: Against | None = None) -> None:
-    """Write the page of one or many runs to `path`, and its pictures to plots/NAME.svg beside it."""
+def write(
+    records: Sequence[RunRecord], path: str | Path, against: Against | None = None, endings: Sequence[str] = ENDINGS[:2]
+) -> None:
+    """Write the page of one or many runs to `path`, its pictures and their numbers to plots/NAME.svg and .csv."""
     need("matplotlib", "report")
     jinja2 = need("jinja2", "report")
     path, found = Path(path), groups(records)
-    drawn, metric = draw_all(records), found[0].metric
+    drawn, metric = draw_all(found, against), found[0].metric
     captions = {name: text.format(metric.name if metric.percent else metric.words) for name, text in CAPTIONS.items()}
     (path.parent / "plots").mkdir(parents=True, exist_ok=True)
-    for name, text in drawn.items():
-        (path.parent / "plots" / f"{name}.svg").write_text(text, encoding="utf-8")
+    for name, picture in drawn.items():
+        for ending in endings:
+            picture.write(path.parent / "plots" / f"{name}{ending}")
     jinja = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -47,7 +52,7 @@ def write(records: Sequence[RunRecord], path: str | Path, against: Against | Non
         table=results(found),
         against=against.method if against else "",
         differences=against.sheet(labelled(found)) if against else [],
-        pictures=[(name, captions[name], inline(text, name, captions[name])) for name, text in drawn.items()],
+        pictures=[(name, captions[name], inline(item.svg, name, captions[name])) for name, item in drawn.items()],
         metric=metric,
         notes=notes(found),
         clients=clients(found),

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeVar, cast
 
+import numpy as np
+
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import shown
 from pfed1bs.core.origin import pasted
@@ -33,6 +35,7 @@ class RunRecord:
     metrics: list[dict[str, float]]  # one per round, from round 0 without gaps; logs that are no number are left out
     clients: list[dict[str, float]]  # the last evaluation, one per client
     summary: Json
+    labels: np.ndarray | None = None  # training samples of every client by label, (K, C), where that is known
 
     @property
     def algorithm(self) -> str:
@@ -81,6 +84,7 @@ def read(folder: str | Path) -> RunRecord:
         metrics=_read(folder / "metrics.jsonl", _metrics),
         clients=_read(folder / "clients.csv", lambda data: _clients(data, metric_of(summary).name)),
         summary=summary,
+        labels=_read(folder / "labels.csv", _labels) if (folder / "labels.csv").exists() else None,
     )
 
 
@@ -181,6 +185,11 @@ def _row(line: bytes, number: int) -> dict[str, float]:
     if row["round"] != number:
         raise ValueError(f"line {number + 1} must hold round {number}, got round {row['round']}")
     return row
+
+
+def _labels(data: bytes) -> np.ndarray:
+    _, *lines = csv.reader(data.decode().splitlines())
+    return np.array([[int(cell) for cell in line[1:]] for line in lines])
 
 
 def _clients(data: bytes, metric: str) -> list[dict[str, float]]:

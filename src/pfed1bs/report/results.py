@@ -97,7 +97,7 @@ def row(group: Group, among: Sequence[Group]) -> Row:
     metric = group.metric.name
     return Row(
         label=group.label,
-        colour=pen(group).colour,
+        colour=pen(group.algorithm, group.variant).colour,
         seeds=", ".join(str(record.seed) for record in group.records),
         metric=group.metric,
         value=group.spread(metric),

@@ -1,15 +1,14 @@
 """How the pictures look: colours, units, direct labels, reproducible SVG."""
 
-from collections.abc import Sequence
+import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from io import StringIO
-from math import ceil, floor, isinf, log2
+from io import BytesIO, StringIO
+from math import ceil, floor, log2
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from pfed1bs.core.extras import need
-from pfed1bs.report.groups import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +18,7 @@ Dash = str | tuple[int, tuple[float, ...]]
 
 INK, PAPER, GRID = "#1c2733", "#ffffff", "#d9dfe5"
 NEUTRAL = "#6b7480"  # local training, the line that the others are measured against
+MUTED = "#727b87"  # one of many lines that are there for comparison
 # Any two colours stay apart under simulated deutan, protan and tritan vision, on white and on the dark page.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#d14af0", "#524027", "#063a72", "#541339", "#a3562d")
 DARK = {  # on the dark page
@@ -26,6 +26,7 @@ DARK = {  # on the dark page
     PAPER: "#161b22",
     GRID: "#30363d",
     NEUTRAL: "#9aa4af",
+    MUTED: "#8b949e",
     **dict(
         zip(
             COLOURS,
@@ -42,7 +43,7 @@ KNOWN = (  # each has its own colour and dash, the same in every picture
     "apfl fedproto dispfl signsgd ef-sign stc fedpaq decomfl ferret powersgd eden-two delta-float32 "
     "fedbn scaffold knnper"
 ).split()
-MOST_LABELS, LONGEST_LABEL = 8, 24  # beyond these a legend is easier to read
+DPI = 200  # of PNG files
 WIDTH, HEIGHT = 5.0, 3.5  # inches; small enough for a telephone to show the text at a readable size
 
 
@@ -55,14 +56,13 @@ class Pen:
     marker: str
 
 
-def pen(group: Group) -> Pen:
+def pen(name: str, variant: int = 0) -> Pen:
     """A pen that depends only on the method's name and on the variant."""
-    name = group.algorithm
     if name == "local":
-        return Pen(NEUTRAL, DASHED if not group.variant else DASHES[group.variant % len(DASHES)], "o")
+        return Pen(NEUTRAL, DASHED if not variant else DASHES[variant % len(DASHES)], "o")
     index = KNOWN.index(name) if name in KNOWN else crc32(name.encode())
-    shift = index // len(COLOURS) + group.variant  # how often the colour is taken already
-    colour = COLOURS[(index + 3 * group.variant) % len(COLOURS)]
+    shift = index // len(COLOURS) + variant  # how often the colour is taken already
+    colour = COLOURS[(index + 3 * variant) % len(COLOURS)]
     return Pen(colour, DASHES[shift % len(DASHES)], MARKERS[(index + 3 * shift) % len(MARKERS)])
 
 
@@ -76,6 +76,7 @@ def look() -> AbstractContextManager[None]:
             "svg.hashsalt": "pfed1bs",
             "svg.fonttype": "none",
             "text.parse_math": False,
+            "path.simplify": False,
             "font.family": ["sans-serif"],
             "font.size": 9,
             "axes.spines.top": False,
@@ -96,15 +97,24 @@ def canvas(height: float = HEIGHT) -> "Figure":
     """An empty figure; call it inside `look()`."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(WIDTH, height), layout="constrained")
+    return Figure(figsize=(WIDTH, height), dpi=72, layout="constrained")
 
 
 def svg(figure: "Figure") -> str:
-    """The figure as text, without date and versions."""
+    """The figure as text, without date and versions; what belongs to a group (gid "line-3") says so by its class."""
     text = StringIO()
     with look():
         figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    found = re.sub(r'id="([a-z]+)-(\d+)"', r'class="\1" data-group="\2"', text.getvalue())
+    return "\n".join(line.rstrip() for line in found.splitlines()) + "\n"
+
+
+def png(figure: "Figure") -> bytes:
+    """The figure as pixels."""
+    data = BytesIO()
+    with look():
+        figure.savefig(data, format="png", dpi=DPI, metadata={"Software": None})
+    return data.getvalue()
 
 
 def size(count: float) -> str:
@@ -124,45 +134,11 @@ def byte_axis(axes: "Axes") -> None:
     axes.set_xlabel("bytes sent so far, all clients (log scale)")
 
 
-def named(figure: "Figure", axes: "Axes", drawn: Sequence[tuple[Group, float, float]]) -> None:
-    """Names at the ends of the lines where they fit, otherwise a legend."""
-    if len(drawn) <= MOST_LABELS and max(len(group.label) for group, _, _ in drawn) <= LONGEST_LABEL:
-        ends(axes, drawn)
-    else:
-        legend(figure, axes)
-
-
-def ends(axes: "Axes", drawn: Sequence[tuple[Group, float, float]]) -> None:
-    """Write each group's name behind the end (x, y) of its line; names that would overlap move down.
-
-    An infinite x is the right edge: the line of a method that sends nothing.
-    """
-    axes.autoscale_view()  # otherwise limits follow the data only when drawn
-    to_axes, edge = axes.transScale + axes.transLimits, axes.get_xlim()[1]
-    names = [f"{group.label}, 0 bytes" if isinf(x) else group.label for group, x, _ in drawn]
-    spots = [to_axes.transform((min(x, edge), y)) for _, x, y in drawn]
-    heights = apart([(x, x + 0.03 + 0.019 * len(name), y) for (x, y), name in zip(spots, names, strict=True)])
-    box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-    for (group, _, _), (x, _), y, name in zip(drawn, spots, heights, names, strict=True):
-        axes.text(x + 0.02, y, name, transform=axes.transAxes, va="center", color=pen(group).colour, bbox=box)
-
-
-def apart(spots: Sequence[tuple[float, float, float]], gap: float = 0.067, floor: float = 0.02) -> list[float]:
-    """Heights y of texts (left, right, y) moved down, then up from the floor, until none covers another."""
-    heights = [y for *_, y in spots]
-    order = sorted(range(len(spots)), key=lambda i: -heights[i])
-    for side, turn in ((-1, order), (1, order[::-1])):
-        for place, i in enumerate(turn):
-            heights[i] = max(heights[i], floor) if side > 0 else heights[i]
-            for j in turn[:place]:
-                if spots[i][0] < spots[j][1] and spots[j][0] < spots[i][1]:
-                    heights[i] = side * max(side * heights[i], side * heights[j] + gap)
-    return heights
-
-
 def legend(figure: "Figure", axes: "Axes") -> None:
-    """All labelled artists below the axes; the figure grows by the rows."""
-    handles, labels = axes.get_legend_handles_labels()
-    columns = max(1, min(4, 64 // (6 + max(map(len, labels)))))
-    figure.set_figheight(figure.get_figheight() + 0.2 * ceil(len(labels) / columns))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6)
+    """All labelled artists below the axes, each label once; the figure grows by the rows."""
+    named = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    columns = max(1, min(4, 64 // (6 + max(map(len, named)))))
+    figure.set_figheight(figure.get_figheight() + 0.2 * ceil(len(named) / columns))
+    figure.legend(
+        list(named.values()), list(named), loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6
+    )

@@ -126,8 +126,14 @@ def _settle(folder: Path) -> None:
             os.close(number)
 
 
-def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
-    """The tensors and the metadata of a file that belongs to this configuration."""
+def by_round(tensors: State) -> dict[int, State]:
+    """The states of a Flower client's file, by the round they were reached in, ascending."""
+    rounds = sorted({int(key.partition("/")[0]) for key in tensors})
+    return {round: within(f"{round}/", tensors) for round in rounds}
+
+
+def read(path: Path, identity: str | None = None) -> tuple[State, dict[str, str]]:
+    """The tensors and the metadata of a file that belongs to this configuration; None: to any."""
     safetensors = need("safetensors", "cli")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -142,7 +148,7 @@ def read(path: Path, identity: str) -> tuple[State, dict[str, str]]:
         raise UserError(f"{path} is damaged: its checksum is not that of its content", ELSEWHERE)
     if "identity" not in metadata:
         raise UserError(f"{path} does not say which configuration it belongs to", ELSEWHERE)
-    agree(path, metadata["identity"], identity)
+    agree(path, metadata["identity"], metadata["identity"] if identity is None else identity)
     return tensors, metadata
 
 

@@ -169,7 +169,13 @@ def load(path: str | None, flags: Sequence[str] = (), compared: Sequence[str] | 
     --algorithm.X goes to the method of the run; in a comparison, to all methods `compared` that have X. What the
     recipe's [algorithm] says of the optimiser goes to every method, its other options to the method it names.
     """
-    recipe = _read(path) if path else {}
+    return of_tables(_read(path) if path else {}, flags, compared, path or "")
+
+
+def of_tables(
+    recipe: Options, flags: Sequence[str] = (), compared: Sequence[str] | None = None, path: str = ""
+) -> Config:
+    """The configuration of the tables of a recipe with flags on top."""
     own, options = recipe.pop("algorithm", {}), recipe.pop("options", {})
     if not isinstance(own, dict) or not isinstance(options, dict):
         raise UserError(f"{path}: algorithm and options must be tables", "write [algorithm] and name = ... below it")

@@ -29,6 +29,8 @@ from pfed1bs.runs.folder import Record, RunFolder, written
 from pfed1bs.runs.precision import multiply
 from pfed1bs.runs.recording import due, record, terminable
 
+SHOWN = 1000  # clients whose labels are written down
+
 
 @dataclass(frozen=True)
 class Simulator:
@@ -121,7 +123,9 @@ class Run:
         chunk = config.chunk or fitting(*given, config.batch, config.sampled, choose(config.device))
         source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk), self.folder / STATES)
         with terminable(), RunFolder(self.folder, config, chunk).open(resume) as folder:
-            written(self.folder / "normalise.json", json.dumps(self.data.constants) + "\n")
+            written(self.folder / "normalise.json", json.dumps(self.data.described) + "\n")
+            if self.data.labelled and self.data.clients <= SHOWN:
+                written(self.folder / "labels.csv", held(self.data))
             yield from record(source, folder, source.schedule)
             folder.summarise(self.algorithm)
 
@@ -130,6 +134,13 @@ class Run:
         """The summary of the finished run."""
         found: Options = json.loads((self.folder / "summary.json").read_text())
         return found
+
+
+def held(data: Federation) -> str:
+    """Training samples of every client by label, as CSV."""
+    lines = [["client", *range(data.num_classes)]]
+    lines += [[client, *counts] for client, counts in enumerate(data.table()[0].tolist())]
+    return "".join(",".join(map(str, line)) + "\n" for line in lines)
 
 
 def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:

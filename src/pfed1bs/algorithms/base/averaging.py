@@ -59,6 +59,11 @@ class Averaging(Method):
         return self.body is None
 
     @property
+    def kept(self) -> bool:
+        """Where the client's own model is judged, and not one that is made from the average."""
+        return self.judged == "local" and self.body is None
+
+    @property
     def statistics(self) -> list[str]:
         """Names of the buffers that are averaged with the weights: none, or all real ones under model.bn = avg."""
         if self.task.bn == "local":

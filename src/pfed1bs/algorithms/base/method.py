@@ -46,6 +46,11 @@ class Method(Algorithm):
         return False
 
     @property
+    def kept(self) -> bool:
+        """Whether the personal model is the one that the client keeps: here it is, unless a method judges another."""
+        return type(self).personal is Method.personal
+
+    @property
     def trains(self) -> Literal["sampled", "all"]:
         """The sampled clients."""
         return "sampled"

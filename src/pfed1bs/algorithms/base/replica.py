@@ -40,6 +40,11 @@ class Replica(Method):
         return True
 
     @property
+    def kept(self) -> bool:
+        """Where the client's own model is judged."""
+        return self.judged == "local"
+
+    @property
     def snapshot_layout(self) -> Layout:
         """The whole model; a method may add other fields of the server's state that clients have copies of."""
         return {"theta": Floats((self.task.n,))}

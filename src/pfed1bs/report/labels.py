@@ -1,0 +1,164 @@
+"""Names at the ends of lines, where none covers another: in a column beside the axes, or near points anywhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import isinf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pfed1bs.report.style import PAPER
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
+LEADING = 1.25  # height of a line of text in its size
+GAP = 6.0  # points between an end and its name
+LONGEST = 26  # letters in a line of a name
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a line ends, and how it is called there."""
+
+    text: str
+    x: float  # inf: the right edge of the axes
+    y: float
+    colour: str
+    strong: bool = True  # otherwise in smaller and thinner letters
+    number: int | None = None  # of its group, for a page that finds it by this
+
+    @property
+    def size(self) -> float:
+        """Of the letters, in points."""
+        return 9.0 if self.strong else 8.0
+
+    @property
+    def words(self) -> str:
+        """The name in lines that are short enough, broken between words."""
+        lines: list[str] = []
+        for word in self.text.split():
+            fits = lines and len(lines[-1]) + len(word) < LONGEST
+            lines[-1:] = [f"{lines[-1]} {word}"] if fits else [*lines[-1:], word]
+        return "\n".join(lines)
+
+    @property
+    def weight(self) -> str:
+        """Of the letters."""
+        return "bold" if self.strong else "normal"
+
+
+def name_ends(figure: "Figure", axes: "Axes", ends: Sequence[End], free: bool = False) -> None:
+    """Write names beside the ends of lines, right of the axes in one column, or where there is room if `free`.
+
+    The axes shrink by the room that the names take. The figure must not be laid out again afterwards.
+    """
+    sizes = [box_of(end) for end in ends]
+    width, height = figure.get_size_inches() * 72
+    room = max((wide for wide, _ in sizes), default=0) + 2.2 * GAP
+    figure.get_layout_engine().set(rect=(0, 0, 1 - room / width, 1))  # type: ignore[union-attr, call-arg]
+    figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
+    figure.set_layout_engine("none")
+    scale = 72 / figure.dpi
+    left, low, right, high = (scale * edge for edge in axes.get_window_extent().extents)
+    spots = [scale * axes.transData.transform((axes.get_xlim()[1] if isinf(end.x) else end.x, end.y)) for end in ends]
+    if free:
+        lines = [scale * line.get_transform().transform(line.get_xydata()) for line in _inked(axes)]
+        order = sorted(range(len(ends)), key=lambda i: (not ends[i].strong, -spots[i][1]))
+        corners = near([(*map(float, spots[i]),) for i in order], [sizes[i] for i in order], (left, low, width, height),
+                       np.concatenate([_dense(line) for line in lines]))  # fmt: skip
+        places = [corners[order.index(i)] for i in range(len(ends))]
+    else:
+        middles = column([float(y) for _, y in spots], [tall for _, tall in sizes], 2, height - 2)
+        places = [(right + 1.5 * GAP, middle) for middle in middles]
+    for end, spot, place in zip(ends, spots, places, strict=True):
+        _write(axes, end, (float(spot[0]), float(spot[1])), place)
+
+
+def box_of(end: End) -> tuple[float, float]:
+    """Width and height of a name, in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font, lines = FontProperties(size=end.size, weight=end.weight), end.words.split("\n")
+    width = max(text_to_path.get_text_width_height_descent(line, font, False)[0] for line in lines)
+    return float(width), LEADING * end.size * len(lines)
+
+
+def column(heights: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """Middles of texts as near to their heights as they can be in this order, one above the other, none over another.
+
+    Least squares under an order: neighbours that would overlap are pooled.
+    """
+    order = sorted(range(len(heights)), key=lambda i: -heights[i])
+    down = [0.0, *accumulate((sizes[i] + sizes[j]) / 2 for i, j in pairwise(order))]  # each below the first
+    pools: list[list[float]] = []
+    for i, offset in zip(order, down, strict=True):
+        pools.append([heights[i] + offset])
+        while len(pools) > 1 and np.mean(pools[-2]) < np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    tops = [float(np.mean(pool)) for pool in pools for _ in pool]
+    least, most = low + down[-1] + sizes[order[-1]] / 2, high - sizes[order[0]] / 2
+    found = dict(
+        zip(order, (max(least, min(top, most)) - off for top, off in zip(tops, down, strict=True)), strict=True)
+    )
+    return [found[i] for i in range(len(heights))]
+
+
+def near(
+    spots: Sequence[tuple[float, ...]], sizes: Sequence[tuple[float, float]], bounds: Box, ink: np.ndarray
+) -> list[tuple[float, float]]:
+    """The left middle of each text: near its spot, over no text before it, and over as little ink (P, 2) as can be."""
+    taken, places = np.empty((0, 4)), []
+    for (x, y), (wide, tall) in zip(spots, sizes, strict=True):
+        aside = np.array([GAP, 4 * GAP, 9 * GAP, -wide - GAP, -wide - 5 * GAP])
+        up = np.arange(-30, 31) * tall / 3
+        away = np.abs(up)[:, None] + np.where(aside > 0, aside - GAP, 12 - aside - wide - GAP)
+        left, middle = (part.ravel() for part in np.broadcast_arrays(x + aside, (y + up)[:, None]))
+        boxes = np.stack([left, middle - tall / 2, left + wide, middle + tall / 2], 1)
+        best = int(np.argmin(away.ravel() + _cost(boxes, taken, bounds, ink)))
+        taken = np.concatenate([taken, boxes[best : best + 1]])
+        places.append((float(left[best]), float(middle[best])))
+    return places
+
+
+def _cost(boxes: np.ndarray, taken: np.ndarray, bounds: Box, ink: np.ndarray) -> np.ndarray:
+    """How bad a text lies in each of the boxes (N, 4): outside, over another, over lines."""
+    outside = (boxes[:, :2] < bounds[:2]).any(1) | (boxes[:, 2:] > bounds[2:]).any(1)
+    over = ((boxes[:, None, :2] < taken[:, 2:]) & (taken[:, :2] < boxes[:, None, 2:])).all(2).sum(1)
+    within = ((ink >= boxes[:, None, :2] - 1) & (ink <= boxes[:, None, 2:] + 1)).all(2).sum(1)
+    result: np.ndarray = 1e4 * outside + 1e3 * over + 3.0 * within
+    return result
+
+
+def _inked(axes: "Axes") -> list["Line2D"]:
+    """The lines that names should not cover, thick ones more than once."""
+    return [line for line in axes.lines for _ in range(1 + 2 * (line.get_linewidth() > 1))]
+
+
+def _dense(line: np.ndarray, every: float = 6.0) -> np.ndarray:
+    """Points along a line of points, so close that no text fits between them."""
+    parts = [line[-1:]]
+    for first, second in pairwise(line):
+        count = max(1, int(np.hypot(*(second - first)) / every))
+        parts.append(first + (second - first) * np.linspace(0, 1, count, endpoint=False)[:, None])
+    return np.concatenate(parts)
+
+
+def _write(axes: "Axes", end: End, spot: tuple[float, float], place: tuple[float, float]) -> None:
+    """The name with its left middle at a place, and a thin line to where it belongs if that is not beside it."""
+    side = float(place[0] < spot[0])  # of the text where the line begins
+    apart = abs(place[1] - spot[1]) > end.size / 2 or place[0] - spot[0] > 3 * GAP
+    leader = {"arrowstyle": "-", "linewidth": 0.5, "color": end.colour, "alpha": 0.6, "relpos": (side, 0.5)}
+    paper = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
+    note = axes.annotate(
+        end.words, xy=spot, xycoords="figure points", xytext=place, textcoords="figure points",
+        va="center", ha="left", color=end.colour, fontsize=end.size, fontweight=end.weight, linespacing=1.1,
+        annotation_clip=False, bbox=paper, arrowprops=leader | {"shrinkA": 1, "shrinkB": 2} if apart else None,
+    )  # fmt: skip
+    if end.number is not None:
+        note.set_gid(f"name-{end.number}")

@@ -1,0 +1,67 @@
+"""A picture, in the forms that people want it in: drawn as lines or pixels, and as the numbers behind it."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfed1bs.core.errors import UserError
+from pfed1bs.report.groups import Group, Spread
+from pfed1bs.report.leading import leading
+from pfed1bs.report.style import png, svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SPREAD = ("mean", "std", "low", "high", "seeds")  # columns that describe a number over seeds
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure and what it shows, a line for every point."""
+
+    figure: "Figure"
+    heads: tuple[str, ...]
+    lines: Sequence[Sequence[object]]
+
+    @cached_property
+    def svg(self) -> str:
+        """As text, in which text stays text."""
+        return svg(self.figure)
+
+    @property
+    def csv(self) -> str:
+        """The numbers."""
+        text = StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.heads, *self.lines])
+        return text.getvalue()
+
+    def write(self, path: Path) -> None:
+        """The file that the ending asks for: .svg, .png or .csv."""
+        kinds = {".svg": lambda: self.svg.encode(), ".png": lambda: png(self.figure), ".csv": lambda: self.csv.encode()}
+        if path.suffix not in kinds:
+            raise UserError(f"{path} names no kind of picture", f"end it in {', '.join(kinds)}")
+        path.write_bytes(kinds[path.suffix]())
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A group in a picture."""
+
+    number: int  # among all groups, from 0; what a page finds it by
+    group: Group
+    leads: bool  # otherwise it is there for comparison, in grey where there are many
+
+
+def told(value: Spread) -> list[object]:
+    """A number over seeds, for the columns of SPREAD; six digits after the point."""
+    numbers = (value.mean, value.deviation, *(value.interval or (None, None)))
+    return [*(None if number is None else round(number, 6) for number in numbers), value.seeds]
+
+
+def shown_of(found: Sequence[Group]) -> list[Shown]:
+    """The groups with their numbers, and which of them stand out."""
+    return [Shown(number, *pair) for number, pair in enumerate(zip(found, leading(found), strict=True))]
