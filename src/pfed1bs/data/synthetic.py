@@ -18,7 +18,7 @@ from pfed1bs.data.partitions import Indices, generator, parse
 
 NAME, SHAPE, CLASSES = "synthetic", (1, 28, 28), 10
 TRAIN, TEST = 30, 10  # samples of a client
-APART = 2.5  # standard deviations between the means of two classes
+APART = 4.0  # standard deviations between the means of two classes
 
 
 @dataclass(frozen=True)
