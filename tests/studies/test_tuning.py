@@ -12,7 +12,7 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.engine.metrics import METRICS
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import federation
-from pfed1bs.studies import tuning
+from pfed1bs.studies import comparison, tuning
 from pfed1bs.studies.search import Search
 from run_folders import TINY
 from tiny import chain
@@ -159,3 +159,12 @@ def test_a_budget_of_gradients_holds_in_tuning_too(tmp_path):
     runs = [json.loads(path.read_text()) for path in (tmp_path / "t").glob("*/summary.json")]
     assert [run["gradients"] for run in runs] == [4, 4]
     assert json.loads((tmp_path / "t" / "tuning.json").read_text())["gradients"] == 4
+
+
+def test_runs_of_slow_methods_are_begun_first_and_others_stay_in_their_order(tmp_path):
+    runs = comparison.entries(load(None, SMALL, []), comparison.methods(["local", "fedavg", "ditto"]), (100,))
+    for name, seconds in (("fedavg", 5.0), ("ditto", 7.0), ("ditto", 6.0)):
+        folder = tmp_path / f"{name}-{seconds}"
+        folder.mkdir()
+        (folder / "summary.json").write_text(json.dumps({"algorithm": name, "seconds": seconds}))
+    assert [run.config.method for run in tuning.longest_first(runs, tmp_path)] == ["ditto", "fedavg", "local"]

@@ -9,6 +9,7 @@ from pfed1bs.cli.afterwards import export_command as export_command
 from pfed1bs.cli.afterwards import predict_command as predict_command
 from pfed1bs.cli.benches import bench_command as bench_command
 from pfed1bs.cli.help import HELP
+from pfed1bs.cli.reproducing import reproduce_command as reproduce_command
 from pfed1bs.cli.several import compare_command as compare_command
 from pfed1bs.cli.several import report_command as report_command
 from pfed1bs.cli.several import tune_command as tune_command

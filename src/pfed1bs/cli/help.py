@@ -6,6 +6,8 @@ HELP = {
     "--runs 'pfed1bs-delta step=0.3' --seeds 0,1,2",
     "tune": "choose options on training samples, by one rule for all methods: pfed1bs tune RECIPE.toml --algorithms "
     "ditto,fedavg --seeds 100,101 --points 9 [--write RECIPE.toml]",
+    "reproduce": "a table or figure of the paper, with what it left out beside it: pfed1bs reproduce NAME|all "
+    "[--quick] [--only mnist] [--seeds 0] [--resume]",
     "report": "make report.html from run folders: pfed1bs report RUN... [--against NAME] [--out DIR]",
     "export": "a trained model as a plain state_dict, with a card: pfed1bs export RUN --client 3 --out "
     "model.safetensors [--shared]",

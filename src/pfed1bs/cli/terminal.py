@@ -18,6 +18,7 @@ from pfed1bs.report.results import CAPTION, labelled, plain, results
 from pfed1bs.report.statistics import MOST, Against
 from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import Entry
+from pfed1bs.studies.sheets import Entered
 from pfed1bs.studies.tuning import Study, table
 
 RIGHT = [False, True, True, False, False]
@@ -111,6 +112,14 @@ def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
     if ends:
         print(f"best values at an open end: {', '.join(ends)}; go on with --resume and more --points, the same for all")
     print(f"folder  {folder}\nfile    {folder / 'tuning.json'}")
+
+
+def show_cells(title: str, found: Sequence[Entered]) -> None:
+    """Print a table of `reproduce`: every cell in a line."""
+    lines = [(cell.part, cell.label, cell.ours, cell.verdict, f"{len(cell.rows)} of {cell.wanted}") for cell in found]
+    show_table(
+        title, ("setting", "method", "percent correct", "paper", "seeds"), lines, [False, False, True, False, True]
+    )
 
 
 def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None = None) -> None:

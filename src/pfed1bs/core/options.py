@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from math import inf
 from typing import Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -79,7 +80,8 @@ def option(default: T, help: str = "", range: Range | None = None, role: Role = 
     return field(default=default, metadata=told)
 
 
-def keys(cls: type) -> dict[str, Key]:
+@cache
+def keys(cls: type) -> Mapping[str, Key]:
     """The keys of a dataclass; tables inside it and what the run provides to a method are none."""
     hints = get_type_hints(cls)
     found = {}

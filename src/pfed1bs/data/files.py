@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
+from pfed1bs.data.arrays import matlab, npy
 from pfed1bs.data.dataset import Arrays
 from pfed1bs.data.unpickle import batch
 
@@ -47,6 +48,12 @@ def idx(path: Path) -> Bytes:
         return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
+def array(path: Path) -> NDArray[np.generic]:
+    """An .npy file."""
+    with reading(path), path.open("rb") as file:
+        return npy(file, path.stat().st_size)
+
+
 def read_idx(folder: Path) -> Arrays:
     """The four files of MNIST and its relatives."""
     images, labels, test_images, test_labels = (idx(existing(folder, name)) for name in IDX)
@@ -61,8 +68,8 @@ def existing(folder: Path, name: str) -> Path:
 def _pickled(data: bytes, label: bytes) -> tuple[Bytes, NDArray[np.int64]]:
     content = batch(data)
     images, labels = content.get(b"data"), content.get(label)
-    if not isinstance(images, np.ndarray) or not isinstance(labels, list):
-        raise ValueError(f"a batch needs the entries data and {label.decode()}, got {sorted(content)}")
+    if not isinstance(images, np.ndarray) or not isinstance(labels, list) or not {type(n) for n in labels} <= {int}:
+        raise ValueError(f"a batch needs arrays of bytes (data) and whole numbers ({label.decode()})")
     return images.reshape(-1, 3, 32, 32), np.asarray(labels, np.int64)
 
 
@@ -106,13 +113,10 @@ def _members(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
 
 def read_mat(folder: Path) -> Arrays:
     """SVHN's cropped digits; its label 10 is the digit 0."""
-    need("scipy", "data")
-    from scipy.io import loadmat
-
     parts: list[NDArray[np.generic]] = []
     for path in (folder / "train_32x32.mat", folder / "test_32x32.mat"):
         with reading(path):
-            content = loadmat(path, variable_names=["X", "y"])
+            content = matlab(path.read_bytes(), ("X", "y"))
             parts += [content["X"].transpose(3, 2, 0, 1), content["y"].reshape(-1).astype(np.int64) % 10]
     return parts[0], parts[1], parts[2], parts[3]
 
@@ -128,11 +132,12 @@ def _strips(folder: Path, split: str) -> tuple[Bytes, NDArray[np.generic]]:
 
     images = []
     for path in sorted(folder.glob(f"{split}-[0-9]*.webp")):
-        with reading(path), Image.open(path) as strip:
+        with reading(path), Image.open(path, formats=("WEBP",)) as strip:
+            if strip.width != 32:
+                raise ValueError(f"a strip is 32 pixels wide, got {strip.width}")
             images.append(np.asarray(strip.convert("RGB")).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
     path = folder / f"{split}-labels.npy"
-    with reading(path):
-        labels: NDArray[np.generic] = np.load(path, allow_pickle=False)
+    labels = array(path)
     count = sum(map(len, images))
     if labels.shape != (count,):
         raise UserError(

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from pfed1bs.core.extras import need
 from pfed1bs.data.dataset import Arrays, hold_out
-from pfed1bs.data.files import existing, reading
+from pfed1bs.data.files import array, existing, reading
 
 LETTERS = "\n !\"&'(),-.24568:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 WINDOW = 64  # characters of a sample
+HIGHEST = 192_000  # Hz
 RATE, HOP, FRAME, BANDS = 8000, 250, 512, 32  # Hz, samples, samples, mel filters from 50 to 4000 Hz
 
 
@@ -23,13 +24,11 @@ def read_pictures(folder: Path) -> Arrays:
     need("PIL", "data")
     from PIL import Image
 
-    with reading(folder / "images.png"), Image.open(folder / "images.png") as image:
+    with reading(folder / "images.png"), Image.open(folder / "images.png", formats=("PNG",)) as image:
+        if image.size != (60 * 32, 500 * 32):
+            raise ValueError(f"500 rows of 60 pictures of 32x32 are expected, got {image.size}")
         pixels = np.asarray(image).reshape(500, 32, 60, 32).transpose(2, 0, 3, 1).reshape(-1, 32, 32)
-    arrays = []
-    for name in ("labels.npy", "speakers.npy"):
-        with reading(folder / name):
-            arrays.append(np.load(folder / name, allow_pickle=False))
-    return hold_out(pixels, *arrays)
+    return hold_out(pixels, array(folder / "labels.npy"), array(folder / "speakers.npy"))
 
 
 def read_recordings(folder: Path) -> Arrays:
@@ -37,7 +36,7 @@ def read_recordings(folder: Path) -> Arrays:
     need("scipy", "data")
     paths = [path for path in folder.glob("data/[0-9][0-9]/*.wav") if path.stem.count("_") == 2]
     named = sorted((int(s), int(d), int(r), path) for path in paths for d, s, r in [path.stem.split("_")])
-    images = np.stack([spectrogram(*_recording(path)) for *_, path in named])
+    images = np.stack([_picture(path) for *_, path in named])
     labels = np.array([digit for _, digit, _, _ in named], np.uint8)
     return hold_out(images, labels, np.array([speaker - 1 for speaker, _, _, _ in named], np.uint8))
 
@@ -72,12 +71,13 @@ def filters() -> NDArray[np.float64]:
     return np.clip(np.minimum(rising, falling), 0, None)
 
 
-def _recording(path: Path) -> tuple[NDArray[np.float64], int]:
-    """The samples of a WAV file of 16 bits and one channel in -1 .. 1, and their rate."""
+def _picture(path: Path) -> NDArray[np.uint8]:
+    """The picture of a WAV file of 16 bits and one channel."""
     with reading(path), wave.open(str(path)) as file:
-        if file.getnchannels() != 1 or file.getsampwidth() != 2 or file.getframerate() % RATE:
+        rate = file.getframerate()
+        if file.getnchannels() != 1 or file.getsampwidth() != 2 or rate % RATE or not RATE <= rate <= HIGHEST:
             raise ValueError(f"one channel of 16 bits at a multiple of {RATE} Hz is known, got {file.getparams()}")
-        return np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768, file.getframerate()
+        return spectrogram(np.frombuffer(file.readframes(file.getnframes()), "<i2") / 32768, rate)
 
 
 def read_roles(folder: Path) -> Arrays:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.extras import need, parts
+from pfed1bs.data.arrays import npy
 from pfed1bs.data.catalogue import CATALOGUE, Form, Known
 from pfed1bs.data.dataset import Arrays, Dataset, Inputs, Targets, count_classes, dataset, hold_out, inputs, targets
 from pfed1bs.data.download import fetch
@@ -130,8 +132,8 @@ def asked(path: Path, classes: int) -> tuple[Inputs, Targets | None]:
 def _arrays(path: Path, hint: str) -> dict[str, NDArray[np.generic]]:
     if not path.is_file():
         raise UserError(f"no file {path}", hint)
-    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-        return {name: content[name] for name in content.files}
+    with reading(path), zipfile.ZipFile(path) as content:
+        return {info.filename.removesuffix(".npy"): _member(content, info) for info in content.infolist()}
 
 
 def _npz(path: Path) -> Arrays:
@@ -144,6 +146,12 @@ def _npz(path: Path) -> Arrays:
         f"{path} must hold arrays {', '.join(TWO)} or {', '.join(FOUR)}, and may hold owners, got "
         f"{', '.join(arrays) or 'none'}"
     )
+
+
+def _member(content: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[np.generic]:
+    """An array of a .npz file."""
+    with content.open(info) as file:
+        return npy(file, info.file_size)
 
 
 def _function(name: str) -> Arrays:

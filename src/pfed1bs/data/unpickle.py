@@ -2,12 +2,19 @@
 
 import io
 import pickle
+import pickletools
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 Batch = dict[bytes, object]
+WORDS = frozenset(
+    "PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 STRING BINSTRING "
+    "SHORT_BINSTRING BINBYTES SHORT_BINBYTES UNICODE BINUNICODE SHORT_BINUNICODE EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 "
+    "TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS GLOBAL STACK_GLOBAL REDUCE BUILD "
+    "MEMOIZE PUT BINPUT LONG_BINPUT GET BINGET LONG_BINGET".split()
+)
 
 
 class _Kind:
@@ -53,6 +60,7 @@ class _Reader(pickle.Unpickler):
 
 def batch(data: bytes) -> Batch:
     """One pickled batch: byte-string keys, arrays of bytes, lists."""
+    _checked(data)
     content = _Reader(io.BytesIO(data), encoding="bytes").load()
     if not isinstance(content, dict):
         raise pickle.UnpicklingError(f"a batch must be a dictionary, got {type(content).__name__}")
@@ -61,3 +69,12 @@ def batch(data: bytes) -> Batch:
         key.encode() if isinstance(key, str) else key: value.value if isinstance(value, _Array) else value
         for key, value in entries.items()
     }
+
+
+def _checked(data: bytes) -> None:
+    """Refuse words that batches have no use for, and promises of more memory than there are bytes."""
+    for count, (word, value, _) in enumerate(pickletools.genops(data)):
+        if word.name not in WORDS:
+            raise pickle.UnpicklingError(f"it says {word.name}, which image batches have no use for; refused")
+        if word.name.endswith("PUT") and isinstance(value, int) and value > count:
+            raise pickle.UnpicklingError(f"it remembers number {value} after {count} words; refused")

@@ -15,7 +15,7 @@ from pfed1bs.wire.codecs import Differences, Signs
 from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode, fixed_size, read_header
 
 PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
-LONG = 1 << 22  # bytes of a message from which it pays to wake other threads
+LONG = 1 << 19  # bytes of a message from which it pays to wake other threads
 AHEAD = 6  # messages that are decoded before they are needed
 
 

@@ -53,8 +53,16 @@ def save(path: Path, progress: Progress, identity: str) -> None:
 def load(path: Path, identity: str) -> Progress:
     """The state of a run of the same configuration, or a UserError that says what is wrong."""
     tensors, metadata = read(path, identity)
-    if "seen" not in tensors or not metadata.get("round", "").isdecimal():
-        raise UserError(f"{path} is no checkpoint of a run", ELSEWHERE)
+    try:
+        return _progress(path, tensors, metadata)
+    except (KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is no checkpoint of a run ({error})", ELSEWHERE) from error
+
+
+def _progress(path: Path, tensors: State, metadata: Mapping[str, str]) -> Progress:
+    """The state of a run out of the tensors of its file."""
     history = {int(r): value.numpy().tobytes() for r, value in within("history/", tensors).items()}
     for version in {data[0] for data in history.values()} - {VERSION}:
         raise UserError(f"{path} holds broadcasts of version {version}, this release sends version {VERSION}", ANEW)
@@ -128,7 +136,10 @@ def _settle(folder: Path) -> None:
 
 def by_round(tensors: State) -> dict[int, State]:
     """The states of a Flower client's file, by the round they were reached in, ascending."""
-    rounds = sorted({int(key.partition("/")[0]) for key in tensors})
+    begins = {key.partition("/")[0] for key in tensors}
+    if not all(begin.isdecimal() for begin in begins):
+        raise UserError("a client's file holds states by their round, this one does not", ELSEWHERE)
+    rounds = sorted(map(int, begins))
     return {round: within(f"{round}/", tensors) for round in rounds}
 
 
@@ -139,7 +150,7 @@ def read(path: Path, identity: str | None = None) -> tuple[State, dict[str, str]
         with safetensors.safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, AttributeError, TypeError, RuntimeError) as error:
         raise UserError(f"{path} is damaged or cut off ({error})", ELSEWHERE) from error
     if metadata.get("format") not in (FORMAT, ROWS):
         found = f"format {metadata['format']}" if "format" in metadata else "no format"
@@ -154,7 +165,10 @@ def read(path: Path, identity: str | None = None) -> tuple[State, dict[str, str]
 
 def agree(path: Path, theirs: str, ours: str) -> None:
     """Refuse a file of another configuration, naming the keys in which the two differ."""
-    old, new = (_flat(json.loads(identity)) for identity in (theirs, ours))
+    try:
+        old, new = (_flat(json.loads(identity)) for identity in (theirs, ours))
+    except (ValueError, AttributeError, RecursionError):
+        raise UserError(f"{path} does not say which configuration it belongs to", ELSEWHERE) from None
     different = ", ".join(
         f"{key} was {old.get(key, 'not set')}, now {new.get(key, 'not set')}"
         for key in sorted({*old, *new})

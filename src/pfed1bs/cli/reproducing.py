@@ -1,0 +1,103 @@
+"""`pfed1bs reproduce`: the tables and figures of the paper, and ours."""
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shutil import rmtree
+
+from pfed1bs.cli import terminal
+from pfed1bs.cli.help import HELP
+from pfed1bs.cli.words import NEEDED, seeds, whole
+from pfed1bs.core.errors import UserError
+from pfed1bs.core.extras import need
+from pfed1bs.core.origin import pasted
+from pfed1bs.engine.rounds import choose
+from pfed1bs.runs import flags
+from pfed1bs.runs.config import Config
+from pfed1bs.studies import plan, sheets
+from pfed1bs.studies.comparison import Entry, agree
+from pfed1bs.studies.finished import Finished, elsewhere, row_of
+from pfed1bs.studies.plan import Planned
+from pfed1bs.studies.tuning import performed
+
+VALUES = {
+    "--only": "data sets with commas between (default: all)",
+    "--seeds": "those of the recipes' seeds that are run, with commas between (default: all)",
+    "--parallel": "runs at a time, each in a process of its own with one CPU thread (default: 1)",
+    "--device": "auto (default), cpu, cuda, cuda:1",
+    "--out": "folder for NAME/runs.jsonl, tables and pictures (default: results, quick ones: runs/quick)",
+    "--work": "folder for runs that are not finished (default: runs/reproduce)",
+    "--recipes": "folder of the recipes (default: recipes)",
+}
+SWITCHES = {
+    "--quick": "a small version of everything on embedded data",
+    "--resume": "go on: runs whose rows are there, or in a folder of --join, are not repeated",
+    "--draw": "no runs: only the tables and pictures of the rows there are",
+}
+
+
+def reproduce_command(words: list[str]) -> None:
+    """`pfed1bs reproduce NAME|all`: what is missing of a table or figure is run, then it is written and drawn."""
+    parser = flags.Flags(prog="pfed1bs reproduce", description=HELP["reproduce"])
+    parser.add_argument("-h", "--help", action="help", help="show this")
+    parser.add_argument("names", nargs="+", metavar="NAME", help=f"all, or some of {', '.join(plan.NAMES)}")
+    for name, text in VALUES.items():
+        parser.add_argument(name, default=None, help=text)
+    parser.add_argument("--join", action="extend", nargs="+", default=[], help="folders with rows made elsewhere")
+    for name, text in SWITCHES.items():
+        parser.add_argument(name, action="store_true", default=False, help=text)
+    own = parser.parse_args(words)
+    for module, extra in NEEDED.items():
+        need(module, extra)
+    choose(own.device or "auto")
+    recipes, out = Path(own.recipes or "recipes"), Path(own.out or ("runs/quick" if own.quick else "results"))
+    targets = [plan.read(name, recipes) for name in (plan.NAMES if own.names == ["all"] else own.names)]
+    plans = {target.name: target.planned(recipes, own.quick, own.device or "auto") for target in targets}
+    runs = plan.in_order(plans.values())
+    rows = joined(runs, out, [Path(name) for name in own.join])
+    pending = [run for run in wanted(runs, own) if not rows[run.target].find(run)]
+    if pending and not own.draw:
+        if any(known.rows for known in rows.values()) and not own.resume:
+            raise UserError(
+                f"{out} has finished runs", "add --resume to go on, or --draw for tables and pictures alone"
+            )
+        again = pasted(["reproduce", *words, *([] if own.resume else ["--resume"])])
+        work, processes = Path(own.work or "runs/reproduce"), whole(own, "parallel", 1)
+        terminal.watch_all(ended(pending, rows, work, processes), len(pending), work, again)
+    for target in targets:
+        known = rows.get(target.of or target.name, Finished(out))
+        found = sheets.write(target, plans[target.name], known, out / target.name)
+        if found:
+            terminal.show_cells(target.title, found)
+        print(f"folder  {out / target.name}")
+
+
+def joined(runs: Sequence[Planned], out: Path, places: Sequence[Path]) -> dict[str, Finished]:
+    """The rows of every table and figure, with those of the others and of other places that fit."""
+    rows = {name: Finished.of(out / name) for name in dict.fromkeys(run.target for run in runs)}
+    others = [row for place in places for row in elsewhere(place)]
+    others += [row for name in plan.NAMES for row in Finished.of(out / name).rows]
+    for name, known in rows.items():
+        known.join(others, [run for run in runs if run.target == name])
+    return rows
+
+
+def wanted(runs: Sequence[Planned], own: Namespace) -> list[Planned]:
+    """The runs that --only and --seeds leave."""
+    data = own.only.split(",") if own.only else [run.entry.config.data.name for run in runs]
+    chosen = seeds(own.seeds, [run.entry.config.seed for run in runs], [], Config())
+    found = [run for run in runs if run.entry.config.data.name in data and run.entry.config.seed in chosen]
+    if runs and not found:
+        raise UserError("nothing is left of it", "--only takes data sets, --seeds seeds of the recipes")
+    return found
+
+
+def ended(runs: Sequence[Planned], rows: dict[str, Finished], work: Path, processes: int) -> Iterator[Entry]:
+    """Do the runs; each becomes a row as soon as it ends, and its folder goes."""
+    agree([run.entry for run in runs], work)
+    planned = {run.entry.name: run for run in runs}
+    for entry in performed([run.entry for run in runs], work, processes):
+        run = planned[entry.name]
+        rows[run.target].add(row_of(run, work / entry.name))
+        rmtree(work / entry.name)
+        yield entry

@@ -1,0 +1,135 @@
+"""What a table or figure consists of: recipes, what is changed in them, and the order in which their runs are done."""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import product
+from pathlib import Path
+from typing import TypeVar
+
+from pfed1bs.core.errors import UserError, nearest
+from pfed1bs.runs.config import Config, Options, load
+from pfed1bs.studies.comparison import Entry, Variant, entries, methods, variant
+
+T = TypeVar("T")
+NAMES = (
+    "table-main fig-accuracy fig-loss fig-participation fig-local-steps fig-projection table-sensitivity "
+    "table-capabilities table-partitions fig-pareto fig-why fig-memorise"
+).split()
+ORDER = ("mnist", "fmnist", "cifar10", "svhn", "cifar100")  # of the data sets in a table
+QUICK: Options = {  # every part on embedded data, in a moment
+    **{"data.name": "digits", "data.augment": False, "model.name": "mlp", "tf32": False},
+    **{"rounds": 2, "steps": 2, "batch": 8, "evaluate_every": 1},
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Runs that share a recipe: methods, variants, and settings, of which lists are gone through."""
+
+    recipe: str
+    set: Options = field(default_factory=dict)
+    algorithms: Sequence[str] = ()
+    runs: Sequence[str] = ()  # variants, beside the algorithms
+    seeds: int = 0  # how many; 0: those of the recipe
+
+    def settings(self, quick: bool) -> Iterator[Options]:
+        """What is set, once for every choice out of the lists."""
+        lists = {key: _ends(value, quick) for key, value in self.set.items() if isinstance(value, list)}
+        for values in product(*lists.values()):
+            yield {**self.set, **(QUICK if quick else {}), **dict(zip(lists, values, strict=True))}
+
+    def variants(self, quick: bool) -> list[Variant]:
+        """Methods, then variants."""
+        return [*methods(self.algorithms), *(variant(text) for text in _ends([*self.runs], quick))]
+
+    def config(self, settings: Options, folder: Path) -> Config:
+        """The recipe with these settings."""
+        words = [word for key, value in settings.items() for word in (f"--{key}", str(value).lower())]
+        return load(str(folder / f"{self.recipe}.toml"), words, [item.name for item in self.variants(quick=False)])
+
+    def named(self, settings: Options, data: str) -> str:
+        """The data set, and what was chosen out of the lists."""
+        lists = [key for key, value in self.set.items() if isinstance(value, list)]
+        return " ".join([data, *(f"{key.rpartition('.')[2]}={settings[key]}" for key in lists)])
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a table or figure."""
+
+    target: str  # whose row it is
+    part: str
+    label: str  # method and options, as written after --runs
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table or figure."""
+
+    name: str
+    title: str
+    parts: Sequence[Piece] = ()
+    of: str = ""  # a target whose runs these are
+    data: Sequence[str] = ()  # of its runs those on these data sets; none: all
+    across: str = "data"  # the columns of its table: data sets, or methods
+    pictures: Sequence[str] = ()  # of the report, or against-X: last values against the option X
+    against: str = ""  # a label that the others are compared with, seed by seed
+    times: bool = False  # whether its table has seconds
+    ticks: Mapping[str, str] = field(default_factory=dict)  # of the paper's table of capabilities
+    paper: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # label, data set: mean, deviation
+
+    def planned(self, folder: Path, quick: bool = False, device: str = "auto") -> list[Planned]:
+        """All runs, by seed, then by data set; a quick one has the first part at one seed."""
+        source, found = (read(self.of, folder) if self.of else self), []
+        for part in source.parts[: 1 if quick else None]:
+            variants = part.variants(quick)
+            for settings in part.settings(quick):
+                config = part.config({**settings, "device": device, "checkpoint_every": 0}, folder)
+                name = part.named(settings, config.data.name)
+                for seed in [0] if quick else range(part.seeds) if part.seeds else config.compare.seeds:
+                    for item, entry in zip(variants, entries(config, variants, [seed]), strict=True):
+                        place = f"{source.name}/{name.replace(' ', '-').replace(':', '')}-{entry.name}"
+                        found.append(Planned(source.name, name, item.label, Entry(place, entry.config)))
+        wanted = [run for run in found if quick or not self.data or run.entry.config.data.name in self.data]
+        return sorted(wanted, key=lambda run: (run.entry.config.seed, _place(run.entry.config)))
+
+
+def read(name: str, folder: Path) -> Target:
+    """A table or figure from its recipe, which is as strict as others."""
+    if name not in NAMES:
+        raise UserError(f"unknown table or figure {name}", nearest(name, [*NAMES, "all"]))
+    path = folder / "reproduce" / f"{name}.toml"
+    if not path.is_file():
+        raise UserError(f"there is no {path}", "call it in a checkout, or say with --recipes where its recipes are")
+    plain = tomllib.loads(path.read_text())
+    shared, parts = plain.pop("shared", {}), plain.pop("parts", [])
+    _known(Target, plain, path)
+    for part in (shared, *parts):
+        _known(Piece, part, path)
+    made = [Piece(**{**shared, **part, "set": {**shared.get("set", {}), **part.get("set", {})}}) for part in parts]
+    return Target(name=name, parts=made, **plain)
+
+
+def in_order(plans: Iterable[Sequence[Planned]]) -> list[Planned]:
+    """The runs of some tables and figures, each once, and all at one seed before the next seed begins."""
+    found = {run.entry.name: run for runs in plans for run in runs}
+    return sorted(found.values(), key=lambda run: run.entry.config.seed)
+
+
+def _known(cls: type, plain: Options, path: Path) -> None:
+    """Refuse keys that mean nothing."""
+    names = [item.name for item in fields(cls)]
+    for key in plain:
+        if key not in names:
+            raise UserError(f"{path}: unknown key {key}", nearest(key, names))
+
+
+def _place(config: Config) -> int:
+    return ORDER.index(config.data.name) if config.data.name in ORDER else len(ORDER)
+
+
+def _ends(values: list[T], quick: bool) -> list[T]:
+    """A list; if it is to be quick, its first and last value."""
+    return [values[0], values[-1]] if quick and len(values) > 2 else values

@@ -1,0 +1,51 @@
+"""A picture of what runs come to against one of their options."""
+
+from collections.abc import Sequence
+
+from pfed1bs.core.options import shown
+from pfed1bs.report.groups import Group, differing
+from pfed1bs.report.pictures import SPREAD, Picture, told
+from pfed1bs.report.plots import LOGGED
+from pfed1bs.report.style import COLOURS, DASHES, MARKERS, canvas, legend, look
+
+LEFT_OUT = ("initial", "ties", "potential")
+
+
+def against(option: str, found: Sequence[Group]) -> Picture:
+    """The metric and the diagnostics of the last evaluation against an option; a line for other settings together."""
+    key = f"algorithm.{option}"
+    others = [name for name in differing([group.settings for group in found]) if name != key]
+    lines: dict[str, list[Group]] = {}
+    for group in found:
+        told_of = [f"{name.rpartition('.')[2]} {shown(group.settings.get(name))}" for name in others]
+        lines.setdefault(", ".join(told_of) or group.algorithm, []).append(group)
+    metric = found[0].metric
+    titles = {metric.name: f"personal {metric.words}"} | {k: v for k, v in LOGGED.items() if k not in LEFT_OUT}
+    panels = {name: words for name, words in titles.items() if any(group.curve(name) for group in found)}
+    points: list[list[object]] = []
+    with look():
+        figure = canvas(0.2 + 2.2 * ((len(panels) + 1) // 2))
+        for place, (name, words) in enumerate(panels.items(), 1):
+            axes = figure.add_subplot((len(panels) + 1) // 2, 2, place)
+            for number, (label, groups) in enumerate(lines.items()):
+                ends = [(_value(group, key), group.curve(name)[-1].value) for group in groups if group.curve(name)]
+                ends.sort(key=lambda end: end[0])
+                ranges = [value.interval or (value.mean, value.mean) for _, value in ends]
+                low = [value.mean - down for (_, value), (down, _) in zip(ends, ranges, strict=True)]
+                high = [up - value.mean for (_, value), (_, up) in zip(ends, ranges, strict=True)]
+                axes.errorbar(
+                    [x for x, _ in ends], [value.mean for _, value in ends], (low, high), label=label, markersize=3.5,
+                    color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)], linewidth=1.2,
+                    linestyle=DASHES[number % len(DASHES)], elinewidth=1,
+                )  # fmt: skip
+                points += [[name, label, x, *told(value)] for x, value in ends]
+            least = min((x for group in found if (x := _value(group, key)) > 0), default=1.0)
+            axes.set_xscale("symlog", linthresh=least, linscale=0.3)
+            axes.set_title(words, fontsize=8.5)
+            axes.set_xlabel(option if place > len(panels) - 2 else "")
+        legend(figure, figure.axes[0])
+    return Picture(figure, ("shown", "setting", option, *SPREAD), points)
+
+
+def _value(group: Group, key: str) -> float:
+    return float(str(group.settings[key]))

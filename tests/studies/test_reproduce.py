@@ -1,0 +1,207 @@
+"""`pfed1bs reproduce`: what is run and in which order, rows from which it goes on, what stands beside them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pfed1bs.cli import main as cli
+from pfed1bs.report.records import read
+from pfed1bs.studies import finished, plan, sheets
+from pfed1bs.studies.comparison import Entry
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+PAPER = [target for target in plan.NAMES if plan.read(target, RECIPES).paper]
+
+
+def reproduce(*words):
+    return cli.main(["reproduce", *words, "--quick", "--recipes", str(RECIPES)])
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """Everything, small."""
+    home = tmp_path_factory.mktemp("quick")
+    assert reproduce("all", "--out", str(home / "out"), "--work", str(home / "work")) == 0
+    return home
+
+
+@pytest.fixture
+def copied(quick, tmp_path):
+    shutil.copytree(quick / "out", tmp_path / "out")
+    return tmp_path
+
+
+def test_everything_has_a_small_version_with_rows_tables_and_pictures(quick):
+    assert {path.name for path in (quick / "out").iterdir()} == {*plan.NAMES}
+    for name in plan.NAMES:
+        target, folder = plan.read(name, RECIPES), quick / "out" / name
+        table = json.loads((folder / "table.json").read_text())
+        assert table["missing"] == 0 and table["commit"] and table["command"] == f"pfed1bs reproduce {name}"
+        assert "not run" not in (folder / "table.md").read_text()
+        assert {path.stem for path in folder.glob("*.svg")} == {f"digits-{picture}" for picture in target.pictures}
+        assert (folder / "runs.csv").exists() == bool(target.parts)
+    assert not [*(quick / "work").glob("*/*")]
+
+
+def test_a_row_tells_what_was_run_and_on_what(quick):
+    first = lines(quick / "out" / "table-main")[0]
+    assert first["config"]["algorithm"]["name"] == "fedavg" and first["config"]["seed"] == 0
+    assert {"commit", "device", "torch", "time", "command"} <= {*first["env"]}
+    heads = (quick / "out" / "table-main" / "runs.csv").read_text().splitlines()[0].split(",")
+    assert {"options", "seed", "commit", "device", "time", "accuracy"} <= {*heads}
+
+
+def test_finished_runs_are_not_repeated_and_a_missing_one_is(copied, capsys):
+    words = ["table-main", "--out", str(copied / "out"), "--work", str(copied / "work")]
+    before = lines(copied / "out" / "table-main")
+    assert reproduce(*words) == 0 and "runs" not in capsys.readouterr().err
+    file = copied / "out" / "table-main" / "runs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in before[1:]) + '{"cut off')
+    for name in plan.NAMES[1:]:
+        shutil.rmtree(copied / "out" / name)
+    assert reproduce(*words) == 2 and "--resume" in capsys.readouterr().err
+    assert reproduce(*words, "--resume") == 0
+    assert capsys.readouterr().err.splitlines() == ["table-main/digits-fedavg-s0: 1 of 1 runs"]
+    after = lines(copied / "out" / "table-main")
+    assert len(after) == len(before) and after[-1]["summary"]["accuracy"] == before[0]["summary"]["accuracy"]
+
+
+def test_rows_of_another_machine_join_by_themselves_with_their_provenance(quick, tmp_path, capsys):
+    words = ["fig-accuracy", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    assert reproduce(*words, "--join", str(quick / "out"), "--resume") == 0
+    assert "runs" not in capsys.readouterr().err
+    theirs, ours = lines(quick / "out" / "table-main"), lines(tmp_path / "out" / "table-main")
+    assert len(ours) == len(theirs) and {row["env"]["time"] for row in ours} <= {
+        row["env"]["time"] for name in plan.NAMES for row in finished.Finished.of(quick / "out" / name).rows
+    }
+
+
+def test_a_run_folder_is_joined_as_a_row(tmp_path):
+    run = plan.read("fig-projection", RECIPES).planned(RECIPES, quick=True)[0]
+    words = ["--data.name", "digits", "--data.augment", "false", "--rest", "0", "--algorithm.lam", "5e-4"]
+    words += ["--rounds", "2", "--steps", "2", "--batch", "8", "--evaluate_every", "1", "--out", str(tmp_path / "run")]
+    assert cli.main(["run", str(RECIPES / "mnist-2class.toml"), *words]) == 0
+    known = finished.Finished(tmp_path / "out")
+    known.join(finished.elsewhere(tmp_path), [run])
+    assert known.find(run)["summary"]["accuracy"] == read(tmp_path / "run").summary["accuracy"]
+
+
+def test_a_row_with_other_settings_is_another_run(quick):
+    run = plan.read("table-main", RECIPES).planned(RECIPES, quick=True)[0]
+    row, config = lines(quick / "out" / "table-main")[0], run.entry.config
+    assert finished.same(row, config)
+    changed = {**row, "config": {**row["config"], "algorithm": {**row["config"]["algorithm"], "lr": 0.01}}}
+    assert not finished.same(changed, config)
+    assert not finished.same({**row, "config": {**row["config"], "rounds": 3}}, config)
+    assert not finished.same({**row, "config": {**row["config"], "tf32": True}}, config)
+    assert finished.same({**row, "config": {**row["config"], "device": "cuda", "evaluate_every": 7}}, config)
+    old = {key: value for key, value in row["config"]["algorithm"].items() if key != "tune"}  # an option of later days
+    assert finished.same({**row, "config": {**row["config"], "algorithm": old}}, config)
+
+
+def test_a_row_has_the_curve_of_its_run(tmp_path):
+    words = ["--rounds", "5", "--evaluate_every", "2", "--steps", "1", "--batch", "4", "--out", str(tmp_path / "run")]
+    assert cli.main(["run", *words]) == 0
+    [row] = finished.elsewhere(tmp_path)
+    record, whole = finished.record_of(row), read(tmp_path / "run")
+    judged = [line["round"] for line in whole.metrics if "accuracy" in line]
+    assert judged == [1, 3, 4] and len(record.metrics) == 5
+    for number in judged:
+        assert record.sent()[number] == whole.sent()[number]
+        assert record.metrics[number]["accuracy"] == pytest.approx(whole.metrics[number]["accuracy"], rel=1e-5)
+        assert record.metrics[number]["agreement"] == pytest.approx(whole.metrics[number]["agreement"], rel=1e-5)
+    assert record.clients[3]["accuracy"] == pytest.approx(whole.clients[3]["accuracy"], rel=1e-5)
+
+
+def test_every_table_is_complete_at_one_seed_before_the_next_and_data_sets_have_an_order():
+    plans = {name: plan.read(name, RECIPES).planned(RECIPES) for name in plan.NAMES}
+    runs = plan.in_order(plans.values())
+    seeds = [run.entry.config.seed for run in runs]
+    assert seeds == sorted(seeds) and len({run.entry.name for run in runs}) == len(runs)
+    for name, own in plans.items():
+        first = [run.entry.config.data.name for run in own if run.entry.config.seed == 0]
+        assert first == sorted(first, key=plan.ORDER.index), name
+    counts = {data: 11 * seeds for data, seeds in zip(plan.ORDER, (10, 10, 5, 5, 3), strict=True)}
+    main = [run.entry.config.data.name for run in plans["table-main"]]
+    assert {data: main.count(data) for data in plan.ORDER} == counts
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_cell_of_the_paper_stands_beside_a_run(name):
+    target = plan.read(name, RECIPES)
+    own = {(run.label, run.entry.config.data.name) for run in target.planned(RECIPES)}
+    assert {(label, data) for label, cells in target.paper.items() for data in cells} <= own
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "verdict"),
+    [
+        ([97.0, 97.0], "reproduced"),
+        ([98.2, 98.4], "reproduced"),
+        ([99.0, 99.2], "differs: 1.27 higher"),
+        ([90.0], "differs: 7.83 lower"),
+        ([90.0, 100.0], "reproduced"),  # within two deviations
+        ([], ""),
+    ],
+)
+def test_a_cell_is_reproduced_within_a_point_or_two_deviations(accuracies, verdict):
+    found = [{"summary": {"accuracy": value}} for value in accuracies]
+    cell = sheets.Entered("mnist", "pfed1bs", "mnist", 2, found, (97.83, 0.02))
+    assert cell.verdict == verdict and (cell.ours == "not run") == (not accuracies)
+
+
+def test_a_cell_is_compared_with_training_alone_seed_by_seed():
+    def row(seed, accuracy):
+        return {"summary": {"seed": seed, "accuracy": accuracy}}
+
+    base = [row(0, 90.0), row(1, 80.0), row(2, 70.0)]
+    cell = sheets.Entered("mnist", "pfed1bs", "mnist", 3, [row(1, 80.1), row(0, 90.3), {"diverged": True}], None, base)
+    assert cell.difference.values == pytest.approx((0.3, 0.1))
+    low, high = cell.difference.interval()
+    assert cell.apart.startswith(f"+0.20 ({low:+.2f} to {high:+.2f}), p 0.") and low < 0 < high
+    alone = sheets.Entered("mnist", "local", "mnist", 3, base, None, base)
+    assert alone.difference is None and alone.apart == ""
+
+
+def test_capabilities_are_those_of_the_paper(quick):
+    lines = (quick / "out" / "table-capabilities" / "table.md").read_text().splitlines()
+    assert sum("reproduced" in line for line in lines) == 5 and not any("differs" in line for line in lines)
+
+
+def test_a_run_that_diverged_is_a_row_and_is_not_repeated(tmp_path):
+    run = plan.read("table-main", RECIPES).planned(RECIPES, quick=True)[0]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "env.json").write_text(json.dumps({"commit": "abc", "device": "x"}))
+    known = finished.Finished(tmp_path / "out")
+    known.add(finished.row_of(run, folder))
+    found = finished.Finished.of(tmp_path / "out")
+    assert found.find(run) == {**finished.row_of(run, folder), "diverged": True}
+    [cell] = sheets.cells(plan.read("table-main", RECIPES), [run], found)
+    assert cell.ours == "diverged" and "abc" in finished.table(found.rows)
+
+
+def test_mistakes_are_told(tmp_path, capsys):
+    assert reproduce("table-mian") == 2 and "did you mean table-main?" in capsys.readouterr().err
+    assert reproduce("table-main", "--only", "mnits", "--out", str(tmp_path)) == 2
+    assert cli.main(["reproduce", "table-main", "--recipes", str(tmp_path)]) == 2
+    assert "--recipes" in capsys.readouterr().err
+    (tmp_path / "reproduce").mkdir()
+    (tmp_path / "reproduce" / "fig-loss.toml").write_text('title = "x"\npicture = "y"\n')
+    assert cli.main(["reproduce", "fig-loss", "--recipes", str(tmp_path)]) == 2
+    assert "unknown key picture" in capsys.readouterr().err
+
+
+def test_names_are_those_of_the_recipes():
+    assert {path.stem for path in (RECIPES / "reproduce").glob("*.toml")} == {*plan.NAMES}
+
+
+def test_a_run_is_among_the_rows_of_its_target():
+    [first, *_] = plan.read("fig-loss", RECIPES).planned(RECIPES, quick=True)
+    assert first.target == "table-main" and isinstance(first.entry, Entry)
