@@ -1,6 +1,5 @@
 """FedBN: against plain modules trained one by one, what never leaves a client, and where it is FedAvg."""
 
-import copy
 import json
 from dataclasses import replace
 
