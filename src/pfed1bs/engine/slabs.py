@@ -19,7 +19,7 @@ HEAD = 16  # bytes by which most rows differ already
 ELSEWHERE = "restore the folder from a copy, or begin anew in another one"
 
 
-class Row:
+class Stored:
     """What a client holds of a field, in a file; its place is written to again when nobody refers to it any more."""
 
     __slots__ = ("__weakref__", "crc", "place", "slab")
@@ -42,12 +42,12 @@ class Slab:
         self._file = cast(RawIOBase, path.open("r+b", 0) if path else tempfile.TemporaryFile(buffering=0))
         self.length, self.name, self.free = length, path or "a temporary file", list[int]()
         self._lock, self.end = Lock(), -(-os.fstat(self._file.fileno()).st_size // length)  # after the last place
-        self._same: WeakValueDictionary[int, Row] = WeakValueDictionary()
+        self._same: WeakValueDictionary[int, Stored] = WeakValueDictionary()
 
     def __del__(self) -> None:
         self._file.close()
 
-    def put(self, data: Tensor) -> Row:
+    def put(self, data: Tensor) -> Stored:
         """Write bytes (length,), unless they are there."""
         crc = crc32(data.numpy().data)
         known = self._same.get(crc)
@@ -57,14 +57,14 @@ class Slab:
             if not self.free:
                 self.free.append(self.end)
                 self.end += 1
-            row, rest = Row(self, self.free.pop(), crc), data.numpy().data
+            row, rest = Stored(self, self.free.pop(), crc), data.numpy().data
             self._file.seek(row.place * self.length)
             while len(rest):
                 rest = rest[self._file.write(rest) or 0 :]
         self._same[crc] = row
         return row
 
-    def read(self, row: Row, into: Tensor) -> Tensor:
+    def read(self, row: Stored, into: Tensor) -> Tensor:
         """Fill bytes (length,) with a row."""
         with self._lock:
             self._file.seek(row.place * self.length)
@@ -76,9 +76,9 @@ class Slab:
             raise Failure(f"{self.name} is damaged: row {row.place} is not what was written", ELSEWHERE)
         return into
 
-    def found(self, places: Iterable[tuple[int, int]]) -> list[Row]:
+    def found(self, places: Iterable[tuple[int, int]]) -> list[Stored]:
         """The rows at these places with these checksums, as they were left by somebody else; all others are free."""
-        rows = [Row(self, place, crc) for place, crc in places]
+        rows = [Stored(self, place, crc) for place, crc in places]
         used = {row.place for row in rows}
         if min(used, default=0) < 0 or max(used, default=-1) >= os.fstat(self._file.fileno()).st_size // self.length:
             raise UserError(f"{self.name} is cut off", ELSEWHERE)
@@ -113,18 +113,18 @@ class Slabs:
                 self.all[length] = Slab(self.folder / f"{length}.rows" if self.folder else None, length)
             return self.all[length]
 
-    def put(self, field: Tensor) -> list[Row]:
+    def put(self, field: Tensor) -> list[Stored]:
         """The rows of a field (S, ...)."""
-        rows, found = flat(field.detach().cpu()), list[Row]()
+        rows, found = flat(field.detach().cpu()), list[Stored]()
         slab = self.of(rows.shape[1])
         for data in rows:  # copies of a shared model lie side by side
             same = bool(found) and torch.equal(data[:HEAD], rows[0, :HEAD]) and torch.equal(data, rows[0])
             found.append(found[0] if same else slab.put(data))
         return found
 
-    def found(self, rows: list[list[int]]) -> list[Row]:
+    def found(self, rows: list[list[int]]) -> list[Stored]:
         """The rows with these lengths, places and checksums, which a checkpoint names."""
-        every: dict[int, Row] = {}
+        every: dict[int, Stored] = {}
         for length in {row[0] for row in rows}:
             if self.folder and not (self.folder / f"{length}.rows").exists():
                 raise UserError(f"{self.folder / f'{length}.rows'} is missing", ELSEWHERE)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import State, under, within
-from pfed1bs.engine.slabs import Row, Slabs, flat
+from pfed1bs.engine.slabs import Stored, Slabs, flat
 from pfed1bs.engine.workers import CPU
 
 TINY = 16  # bytes of a client's part of a field up to which that field stays in memory
 
-Fields = Mapping[str, Row]
+Fields = Mapping[str, Stored]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Store(Mapping[str, Tensor]):
         if name in self.small:
             return self.small[name][at].to(self.device)
         field = self.kinds[name].new_empty(len(at), *self.kinds[name].shape[1:])
-        read: dict[Row, Tensor] = {}
+        read: dict[Stored, Tensor] = {}
         for place, client in zip(flat(field), at.tolist(), strict=True):
             row = self.own.get(client, self.first)[name]
             read[row] = place.copy_(read[row]) if row in read else row.slab.read(row, place)
