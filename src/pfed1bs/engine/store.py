@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import State, under, within
-from pfed1bs.engine.slabs import Stored, Slabs, flat
+from pfed1bs.engine.slabs import Slabs, Stored, flat
 from pfed1bs.engine.workers import CPU
 
 TINY = 16  # bytes of a client's part of a field up to which that field stays in memory
