@@ -22,7 +22,13 @@ EXAMPLES = [
     for page in PAGES
     for i, text in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 ]
-OPTIONS = {"momentum": 0.9, "code": "entropy", "keep": "best", "feedback": True}  # with which states have more keys
+OPTIONS = {
+    "momentum": 0.9,
+    "code": "entropy",
+    "keep": "best",
+    "feedback": True,
+    "robust": "trimmed",
+}  # with which states have more keys
 EXTRAS = ("jsonargparse", "rich", "safetensors", "tomli_w", "sklearn", "scipy", "PIL", "matplotlib", "jinja2")
 
 

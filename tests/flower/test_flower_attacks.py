@@ -23,7 +23,7 @@ from pfed1bs.wire.messages import decode, encode, read_header
 from pfed1bs.wire.rows import CountedRows
 
 RUN = {"rounds": 6, "clients": 6, "steps": 2, "batch": 8, "data.cap": 60, "data.partition": "dirichlet:0.5"}
-GUARDED = {**RUN, "max_weight": 10.0, "max_norm": 10.0}  # as in the app that is generated
+GUARDED = {**RUN, "max_weight": 2.0, "max_norm": 2.0}  # as in the app that is generated
 ATTACKS = (1e30, 3e38, -1e30, float("nan"), float("inf"))  # one in each round
 REAL = (Floats, Sparse, CountedRows)
 LIAR, NODE = 2, 102
@@ -186,6 +186,30 @@ def test_bounds_give_the_same_bits_in_the_simulator_and_over_a_network(options, 
     for mine, reference in zip(ours, theirs, strict=True):
         assert mine.uplinks == reference.uplinks and same(mine.log, reference.log)
         assert counts.items() <= {name: int(mine.log[name]) for name in counts}.items()
+        assert same(mine.progress.server, reference.progress.server)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm.name": "pfed1bs-delta", "algorithm.robust": "trimmed", "attack": "counts:0.34"},
+        {"algorithm.name": "fedavg", "attack": "label-flip:0.34"},
+        {"algorithm.name": "pfed1bs", "algorithm.code": "entropy", "attack": "replay:0.34"},
+        {"algorithm.name": "eden", "attack": "collude:0.34"},
+        {"algorithm.name": "obda", "attack": "random:0.34"},
+    ],
+    ids=lambda item: item["attack"],
+)
+def test_liars_say_the_same_in_the_simulator_and_over_a_network(options, tmp_path, threads):
+    threads(1)
+    desk = Desk({**GUARDED, "rounds": 3, **options}, tmp_path)
+    config = desk.config
+    size = {"rounds": 3, "steps": config.steps, "batch": config.batch, "seed": config.seed}
+    for node in desk.online:
+        assert desk.client(node).samples == int(desk.data.sizes[desk.online[node]])
+    theirs = simulate(desk.algorithm, desk.data, **size, trust=config.trust, device="cpu")
+    for mine, reference in zip(desk.server().rounds(), theirs, strict=True):
+        assert mine.uplinks == reference.uplinks and same(mine.log, reference.log)
         assert same(mine.progress.server, reference.progress.server)
 
 

@@ -25,6 +25,7 @@ class DeltaFloat32(PFed1BSDelta):
     rotate: ClassVar[bool] = False  # type: ignore[misc]
     scales: ClassVar[str] = "one"  # type: ignore[misc]
     feedback: ClassVar[bool] = False  # type: ignore[misc]
+    robust: ClassVar[str] = "none"  # type: ignore[misc]
     snapshots: ClassVar[str] = "float32"  # type: ignore[misc]
     share: ClassVar[float] = 1.0  # type: ignore[misc]
 

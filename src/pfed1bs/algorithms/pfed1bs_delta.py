@@ -13,6 +13,7 @@ from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, code, layers
+from pfed1bs.algorithms.base.robust import trimmed, unknown
 from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, SHARE, at_least, option
@@ -50,6 +51,9 @@ class PFed1BSDelta(Method):
     rotate: bool = option(True, "second rotation before the server's signs")
     follow: bool = option(True, "the client's own model moves with the shared one, also while the client is away")
     scales: Literal["one", "layer"] = option("one", "layer: every layer has a sketch and a scale of its own")
+    robust: Literal["none", "trimmed"] = option(
+        "none", "trimmed: leave out clients whose signs are against the others', round after round (docs/security.md)"
+    )
     feedback: bool = option(False, "both sides remember what their signs lost and add it to the next message")
     snapshots: Literal["auto", "coded", "float32"] = option(
         "auto", "what clients are sent that were away long; auto: coded, 4 bits a weight, where that happens often"
@@ -133,6 +137,7 @@ class PFed1BSDelta(Method):
         signs = torch.zeros(fields["signs"].size or 0, dtype=torch.uint8)
         server = {"theta": theta, "signs": signs, "scale": torch.zeros(fields["scale"].shape)}
         server |= self.anchors.first() if self.anchors else {}
+        server |= unknown(clients) if self.robust == "trimmed" else {}
         states = self.first(theta, clients)
         if self.feedback:
             server["error"], states["error"] = torch.zeros_like(theta), blank(states["w"])
@@ -194,6 +199,7 @@ class PFed1BSDelta(Method):
         """From q = sum_k p_k s_k z_k, in float64 by ascending id: v = sign(R_t q), s = |q|_2^2 / |q|_1, and theta."""
         phi, m, messages = self.code(cohort.round), self.m, list(received)  # packed, until all scales are known
         scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
+        cohort, agreed = self.trusted(server, [message["signs"] for message in messages], cohort)
         total = torch.zeros(m, dtype=torch.float64)
         for p, message, s in zip(cohort.weights, messages, scales.double(), strict=True):
             phi.add(total, unpack(message["signs"], m), p * s)
@@ -210,7 +216,11 @@ class PFed1BSDelta(Method):
         logged = {"log/shift": shift.norm(), "log/step": torch.tensor(eta), "log/clamped": cut}
         theta, anchors = server["theta"] + shift, self.anchors
         held = anchors.kept(server, theta, cohort.round + 1) if anchors else {"theta": theta}
-        return {**held, **said, **logged}
+        return {**held, **said, **agreed, **logged}
+
+    def trusted(self, server: State, signs: list[Tensor], cohort: Cohort) -> tuple[Cohort, State]:
+        """The cohort as it counts, and what is remembered of it."""
+        return (cohort, {}) if self.robust == "none" else trimmed(server, signs, cohort, self.m)
 
     def size(self, cohort: Cohort) -> float:
         """eta_g of a round: by default 1, unless the noise of a step would be more than NOISE updates of a client."""

@@ -34,6 +34,7 @@ class Federation:
     newcomers: Tensor = NOBODY  # ids of clients that come after training
     owners: tuple[str, ...] = ()  # whose samples each client has, where they have an owner
     constants: Constants = field(default_factory=dict)  # the inputs are (value / scale - mean) / std
+    claimed: Tensor | None = None  # (K,) training samples that clients say they have; None: those they have
     _ahead: dict[Drawing, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -49,8 +50,8 @@ class Federation:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """(K,) training samples of every client."""
-        return torch.tensor([len(rows) for rows in self.train])
+        """(K,) training samples of every client, as it claims."""
+        return torch.tensor([len(rows) for rows in self.train]) if self.claimed is None else self.claimed
 
     @property
     def clients(self) -> int:

@@ -42,6 +42,11 @@ class Score:
         """The counts, samples and loss of a single client, one number after the other."""
         return torch.cat([value.flatten() for value in (*self.counts.values(), self.samples, self.loss)]).tolist()
 
+    def rows(self, at: Tensor) -> "Score":
+        """The same of some clients."""
+        counts = {name: value[at] for name, value in self.counts.items()}
+        return Score(self.samples[at], self.loss[at], counts, self.metrics)
+
     @property
     def sums(self) -> dict[str, Tensor]:
         """What metrics are made of, of every client."""
@@ -153,8 +158,15 @@ def answered(loss: Loss, answers: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Sc
     return Score.of(found, shapes, loss.metrics)  # brought to the CPU at once
 
 
-def scored(scores: dict[str, Score]) -> dict[str, float | int]:
-    """Metrics for the record: those of the personal models, and the one that counts of the others."""
+def scored(scores: dict[str, Score], liars: Tensor | None = None) -> dict[str, float | int]:
+    """Metrics for the record: those of the personal models, and the one that counts of the others.
+
+    Where `liars` (K,) is true of some clients, they count no more; their own metric stands apart.
+    """
+    if liars is not None and bool(liars.any()) and not bool(liars.all()):
+        honest, others = ({k: one.rows(at) for k, one in scores.items()} for at in (~liars, liars))
+        apart = {f"{one.metrics[0]}_attackers": one.micro for one in [others["personal"]]}
+        return {**scored(honest), **apart}
     own = scores["personal"]
     record: dict[str, float | int] = {}
     for name in own.metrics:

@@ -11,6 +11,7 @@ import torch
 from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.data.normalise import of_client, with_constants
+from pfed1bs.engine.attacking import poisoned
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, agreeing, hear, moved, rows
 from pfed1bs.engine.rounds import choose
@@ -54,9 +55,8 @@ class Client:
     def data(self) -> Federation:
         """A federation in which this client's samples stand at its place."""
         if not self.own:
-            return dealt(self.config.data, self.config.clients, self.config.seed_of("partition")).to(
-                choose(self.config.device)
-            )
+            everyone = dealt(self.config.data, self.config.clients, self.config.seed_of("partition"))
+            return poisoned(everyone, self.config.attacks).to(choose(self.config.device))
         part, (shape, classes) = self.config.data, self.rules.problem(self.config)
         options = (part.cap, self.config.seed_of("partition"), part.min_size, part.augment, part.validate)
         samples = load(self.own, num_classes=classes)
@@ -71,7 +71,8 @@ class Client:
         if alone.shape != shape:
             raise UserError(f"samples of {self.own} have shape {alone.shape}, the federation's {shape}", "reshape them")
         empty = tuple(torch.empty(0, dtype=torch.int64) for _ in range(self.partition))
-        return replace(alone, train=[*empty, *alone.train], test=[*empty, *alone.test]).to(choose(self.config.device))
+        placed = replace(alone, train=[*empty, *alone.train], test=[*empty, *alone.test])
+        return poisoned(placed, self.config.attacks, self.config.clients).to(choose(self.config.device))
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -104,8 +105,8 @@ class Client:
 
     @property
     def samples(self) -> int:
-        """Training samples."""
-        return len(self.data.train[self.partition])
+        """Training samples, as it claims."""
+        return int(self.data.sizes[self.partition])
 
     @property
     def first(self) -> State:

@@ -14,7 +14,7 @@ from pfed1bs.runs.flags import UnknownKey
 
 Values = Mapping[str, bool | int | float | str]
 LEFT_OUT = (*with_role("simulator", "others"), *TABLES, "algorithm")  # they mean nothing here, or are tables
-BELIEVED = {"max_weight": 10.0, "max_norm": 10.0}  # where clients are not the server's own
+BELIEVED = {"max_weight": 2.0, "max_norm": 2.0}  # where clients are not the server's own
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
 from pfed1bs.core.options import BELOW_ONE, MEDIANS, NOT_NEGATIVE, SEED, Key, Role, at_least, check, keys, option
 from pfed1bs.data.catalogue import CATALOGUE
+from pfed1bs.engine.attacking import Attack
 from pfed1bs.engine.trust import Trust
 from pfed1bs.nn.losses import LOSSES
 from pfed1bs.nn.models import MODELS
@@ -87,6 +88,9 @@ class Config:
     max_norm: float | None = option(
         None, "longest field of real numbers a client may send, in medians of its round", MEDIANS
     )
+    attack: str | None = option(
+        None, "kind:share, clients that lie (docs/security.md): sign-flip:0.3, scale:0.1:1e6, ..."
+    )
     rest: float = option(
         0.02,
         "loss at the end of local work below which a client's own model stays as it is; when all do, the run ends; "
@@ -131,6 +135,11 @@ class Config:
     def trust(self) -> Trust:
         """What the server believes of its clients' numbers."""
         return Trust(self.max_weight, self.max_norm)
+
+    @property
+    def attacks(self) -> Attack | None:
+        """What some of the clients do, if any do."""
+        return Attack.of(self.attack, self.seed_of("batches")) if self.attack else None
 
     def with_method(self, name: str, seed: int, options: Options | None = None) -> "Config":
         """The same run with another method, which has its defaults and what `options` hold for it, and a seed."""
@@ -210,6 +219,7 @@ def check_config(config: Config) -> None:
     for prefix, cls in FLAGS.items():
         check(cls, vars(getattr(config, prefix[:-1]) if prefix else config), prefix)
     check(algorithm_class(config.method), config.algorithm, "algorithm.")
+    assert config.attacks or not config.attack  # an attack that cannot be read is refused here
     if config.sampled is not None and config.sampled > config.clients:
         raise UserError(
             f"sampled = {config.sampled} is more than clients = {config.clients}",

@@ -127,7 +127,8 @@ class RunFolder:
         if not scores:
             return {}
         write_clients(self.path / "clients.csv", ids, done.sizes[ids], scores)
-        return scored(scores)
+        attack = self.config.attacks
+        return scored(scores, attack.by(self.config.clients)[ids] if attack else None)
 
     def append(self, record: Record, done: Round) -> None:
         """Write down a round; it counts when the state after it is saved."""

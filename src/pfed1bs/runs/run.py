@@ -15,6 +15,7 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.data.normalise import with_constants
 from pfed1bs.data.synthetic import is_synthetic, synthetic
+from pfed1bs.engine.attacking import attacking, poisoned
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.resting import resting
@@ -147,7 +148,8 @@ def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     """The method of a run on its model, for samples of this shape."""
     model, seed = build(config.model.name, shape, classes), config.seed_of("batches")
     task = Task(model, config.model.loss, metric=config.metric, bn=config.model.bn, seed=seed)
-    return resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
+    honest = resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
+    return attacking(honest, config.attacks)
 
 
 def federation(config: Config) -> Federation:
@@ -159,7 +161,7 @@ def federation(config: Config) -> Federation:
     samples = load(part.name, part.root)
     samples = with_constants(samples, part.constants) if part.constants else samples
     given = (part.partition, part.split, *options, part.normalise, part.newcomers)
-    return federate(samples, config.clients, *given)
+    return poisoned(federate(samples, config.clients, *given), config.attacks)
 
 
 def drawn(config: Config) -> Federation:
@@ -168,6 +170,8 @@ def drawn(config: Config) -> Federation:
     for key in ("split", "augment", "validate", "normalise", "constants", "root"):
         if getattr(part, key) != getattr(plain, key):
             raise UserError(f"data.{key} changes samples of a data set, and {part.name} has none", "leave it out")
+    if config.attacks and config.attacks.kind in ("counts", "label-flip"):
+        raise UserError(f"the attack {config.attacks.kind} needs a data set, and {part.name} is none", "choose another")
     return synthetic(part.name, config.clients, part.partition, part.cap, config.seed_of("partition"), part.newcomers)
 
 
