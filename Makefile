@@ -1,11 +1,13 @@
-# Two commands set everything up: `make demo` and `make test`. Set-up is skipped when it is current.
+# `make demo` and `make test` set up what they need, once. Without CUDA packages:
+# make demo TORCH='torch==2.13.0 --index-url ADDRESS', the address of PyTorch's CPU wheels.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
+DEV    := $(VENV)/ready-dev
 NATIVE := $(shell find src -name '*.c' -o -name '*.h')
 PIP    := -m pip install --quiet --disable-pip-version-check
-TORCH  := 'torch==2.13.0'
+TORCH  := torch==2.13.0
 PYTHON_VERSION ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 PLATFORM ?= manylinux2014_$(shell uname -m)
 SITE   := build/site-$(PYTHON_VERSION)
@@ -17,24 +19,24 @@ EXTRAS := $(PYTHON) -c 'import sys, tomllib; extras = tomllib.load(open("pyproje
 demo: $(READY)
 	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
 
-test: $(READY)
+test: $(DEV)
 	$(BIN)/python -m pytest --require-kernel
 
-check: $(READY)
+check: $(DEV)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-format: $(READY)
+format: $(DEV)
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 bench: $(READY)
 	$(BIN)/pfed1bs bench kernels
 
 # Faults put into the code one by one, and which of them no test sees: an hour.
-mutants: $(READY)
+mutants: $(DEV)
 	$(BIN)/python tools/mutants.py --count 300 --seed 0 --out results/mutants.json
 
 # Inputs that nobody meant, guided by coverage: 30 minutes of messages, 5 of every other reader.
-fuzz: $(READY)
+fuzz: $(DEV)
 	$(PYTHON) -m venv --clear --system-site-packages build/fuzz
 	realpath $(VENV)/lib/python*/site-packages > $$(echo build/fuzz/lib/python*/site-packages)/beside.pth
 	build/fuzz/bin/python $(PIP) -c constraints.txt atheris
@@ -58,13 +60,13 @@ lowest:
 	rm -rf build/lib* build/bdist*
 	$(PYTHON) -m venv --clear build/lowest
 	build/lowest/bin/python $(PIP) -c constraints-lowest.txt $(TORCH)
-	PIP_CONSTRAINT=constraints-lowest.txt build/lowest/bin/python $(PIP) '.[all,flower]' pytest hypothesis
+	PIP_CONSTRAINT=constraints-lowest.txt build/lowest/bin/python $(PIP) '.[cli,flower]' pytest hypothesis
 	build/lowest/bin/python -m pytest -W default --require-kernel
 
-# The packages of the cli extra for another Python, to be carried to a machine where nothing can be installed.
+# The packages of the terminal extra for another Python, to be carried to a machine where nothing can be installed.
 site:
 	rm -rf $(SITE)
-	$(EXTRAS) cli | $(PYTHON) $(PIP) --no-compile --target $(SITE) --only-binary=:all: --platform $(PLATFORM) \
+	$(EXTRAS) terminal | $(PYTHON) $(PIP) --no-compile --target $(SITE) --only-binary=:all: --platform $(PLATFORM) \
 		--python-version $(PYTHON_VERSION) -c constraints.txt -r /dev/stdin
 	du -sh $(SITE)
 
@@ -77,12 +79,9 @@ uninstalled: site
 	PYTHONPATH=src:$(SITE) build/bare/bin/python -m pfed1bs compare recipes/digits.toml --algorithms local --seeds 0 \
 		--rounds 2 --out build/uninstalled
 
-$(READY): pyproject.toml constraints.txt $(NATIVE)
-	@echo "setting up $(VENV), once: one to five minutes"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) -c constraints.txt $(TORCH)
-	$(BIN)/python $(PIP) -c constraints.txt -e '.[dev]'
-	touch $@
+$(READY) $(DEV): pyproject.toml constraints.txt $(NATIVE)
+	@PYTHON=$(PYTHON) TORCH="$(TORCH)" tools/setup $(VENV) $(if $(filter $(DEV),$@),dev,cli)
+	@touch $(READY) $(if $(filter $(DEV),$@),$@)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

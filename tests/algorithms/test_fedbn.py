@@ -122,4 +122,4 @@ def test_a_run_without_normalisation_says_that_it_is_fedavg(tmp_path, capsys):
     words = ["run", "--algorithm.name", "fedbn", "--rounds", "1", "--clients", "2", "--steps", "1", "--json"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr()
-    assert "so fedbn is fedavg, bit for bit" in told.err and json.loads(told.out)["algorithm"] == "fedbn"
+    assert "so fedbn is fedavg, bit for bit" in told.err and json.loads(told.out)["runs"][0]["algorithm"] == "fedbn"

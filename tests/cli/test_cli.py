@@ -2,10 +2,13 @@ import json
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
 from pfed1bs.cli import main as cli
+from pfed1bs.cli import terminal
+from pfed1bs.cli.help import GROUPS, HELP, PARTS
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import Run
 
@@ -26,7 +29,9 @@ def test_run_leaves_a_folder_and_prints_its_summary(tmp_path, capsys):
     out = tmp_path / "run"
     assert run("run", *SMALL, "--rounds", "3", "--evaluate_every", "2", "--out", str(out), "--json") == 0
     said = capsys.readouterr()
-    summary = json.loads(said.out)
+    told = json.loads(said.out)
+    [summary] = told["runs"]
+    assert told["folder"] == summary["folder"] == str(out) and told["report"] == str(out / "report.html")
     assert summary["algorithm"] == "pfed1bs" and summary["rounds"] == 3 and summary["clients"] == 4
     assert "round 2 of 3, accuracy" in said.err and "round 3 of 3, accuracy" in said.err
     names = {path.name for path in out.iterdir()}
@@ -132,6 +137,10 @@ def test_a_full_disk_is_a_failure_with_the_way_out():
         (["run", "--clients", "1000"], 2, "error: "),
         (["compare", "--seeds", "x"], 2, "--seeds 0,1,2"),
         (["compare", "--algorithms", "locl"], 2, "local"),
+        (["flower", "gat"], 2, "error: unknown command flower gat\nhint: did you mean gate?"),
+        (["flower", "gate", "--host", "x"], 2, "flower gate needs to know the folder"),
+        (["run", "mnist-2clas"], 2, "hint: did you mean mnist-2class?"),
+        (["run", "recipes/digits.toml"], 2, "hint: did you mean digits?"),
         (["bench", "kernel"], 2, "error: unknown benchmark kernel\nhint: did you mean kernels?"),
         (["report", "nowhere"], 2, "nowhere"),
         (["report", "--jsn", "x"], 2, "--jsn"),
@@ -232,6 +241,42 @@ def test_costs_and_env_print(capsys):
     assert "kernel" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [[], ["--help"], *([name, "--help"] for name in HELP)], ids=" ".join)
+def test_every_command_has_a_help_that_fits_the_terminal(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    with suppress(SystemExit):
+        assert run(*words) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: pfed1bs") and "examples:\n  pfed1bs" in said
+    written = [line for line in said.splitlines() if not line.startswith(("usage: ", "  pfed1bs "))]
+    assert max(map(len, written)) <= 60
+
+
+@pytest.mark.parametrize("part", [(name, part) for name in PARTS for part in PARTS[name]], ids=" ".join)
+def test_every_part_of_a_command_has_a_help(part, capsys):
+    with suppress(SystemExit):
+        assert run(*part, "--help") == 0
+    assert capsys.readouterr().out.startswith(f"usage: pfed1bs {' '.join(part)}")
+
+
+def test_every_command_stands_in_one_group():
+    grouped = sum(GROUPS.values(), ())
+    assert set(HELP) <= set(grouped) and len(grouped) == len(set(grouped))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_table_fits_the_terminal_and_loses_no_digit(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    heads = ["method", "personal", "MiB/round", "nothing", "what is sent", "global"]
+    lines = [["pfed1bs-delta", "96.50\u00b10.02", "0.0100", "\u2013", "signs and a scale", "95.84\u00b10.03"]] * 2
+    terminal.show_table("a title", heads, lines, [False, True, True, True, False, True])
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= width
+    for text in (*heads[:3], *lines[0][:3], "global", "95.84\u00b10.03", *lines[0][4].split()):
+        assert text in said
+    assert ("nothing" in said) == (width >= 80)
+
+
 def test_version_and_help(capsys):
     assert run("--version") == 0 and run() == 0
     with pytest.raises(SystemExit):
@@ -253,7 +298,7 @@ def test_help_shows_the_options_of_the_method_that_is_named(words, capsys):
 def test_bench_lists_what_can_be_measured(words, capsys):
     assert run(*words) == 0
     said = capsys.readouterr().out
-    assert "pfed1bs bench kernels" in said and "pfed1bs bench gpu" in said
+    assert "pfed1bs bench kernels|gpu" in said and "against a copy of the same memory" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("name", ["kernels", "gpu"])

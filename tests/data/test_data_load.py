@@ -456,10 +456,12 @@ def test_the_package_exports_what_it_says():
     assert pfed1bs.data.load is pfed1bs.data.sources.load
 
 
-@pytest.mark.parametrize(("module", "name"), [("sklearn", "digits"), ("PIL", "cifar10")])
-def test_a_missing_package_says_what_to_install(tmp_path, monkeypatch, module, name):
+@pytest.mark.parametrize(
+    ("module", "package", "name"), [("sklearn", "scikit-learn", "digits"), ("PIL", "pillow", "cifar10")]
+)
+def test_a_missing_package_says_what_to_install(tmp_path, monkeypatch, module, package, name):
     if name == "cifar10":
         write_strips(tmp_path / name)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=rf"needs {module}.*pip install 'pfed1bs\[data\]'"):
+    with pytest.raises(ImportError, match=rf"needs {module}.*pip install {package} .*'\.\[data\]'"):
         load(name, tmp_path)

@@ -62,6 +62,8 @@ def test_free_memory_is_the_devices_and_what_torch_keeps_for_later(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
     assert memory.free(GPU) == 140
+    monkeypatch.setattr(memory, "sharers", 10)
+    assert memory.free(GPU) == 100
 
 
 def test_methods_that_train_everyone_count_everyone(monkeypatch):

@@ -48,6 +48,13 @@ def test_every_recipe_is_valid(path):
     assert load(str(path)).rounds >= 1
 
 
+def test_a_recipe_that_comes_along_is_found_by_its_name_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load("mnist-2class") == load(str(ROOT / "recipes" / "mnist-2class.toml"))
+    (tmp_path / "digits").write_text("rounds = 3\n")
+    assert load("digits").rounds == 3
+
+
 def test_recipes_of_tables_have_the_methods_and_seeds_that_they_promise():
     paper = {"fedavg", "obda", "obcsaa", "zsign", "eden", "fedbat", "pfed1bs"}
     for name, seeds in (("fmnist-few", 10), ("cifar10-few", 5), ("svhn-few", 5), ("cifar100-few", 3)):

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfed1bs.cli.help import HELP
+from pfed1bs.cli.words import parser_of
 from pfed1bs.core.errors import UserError
 from pfed1bs.data.sources import asked
 from pfed1bs.engine.scores import answered
 from pfed1bs.engine.workers import alone
-from pfed1bs.runs import card, flags
+from pfed1bs.runs import card
 from pfed1bs.runs.answering import Answering
 from pfed1bs.runs.trained import Trained, opened
 
@@ -54,7 +54,7 @@ def _asked(
     command: str, words: list[str], places: list[str], out: str, json: bool = False
 ) -> tuple[Namespace, Trained]:
     """The flags of a command, and what the run holds of the client."""
-    parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
+    parser = parser_of(command)
     parser.add_argument("-h", "--help", action="help", help="show this")
     texts = {
         "run": "a run folder, or the file of a client on Flower",

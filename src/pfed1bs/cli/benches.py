@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from pfed1bs.cli import terminal
-from pfed1bs.cli.help import BENCHMARKS, HELP
+from pfed1bs.cli.help import ASKED, PARTS, parts
 from pfed1bs.cli.words import arguments
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.runs.environment import environment
@@ -13,11 +13,11 @@ from pfed1bs.runs.environment import environment
 
 def bench_command(words: list[str]) -> None:
     """`pfed1bs bench kernels`, `pfed1bs bench gpu`."""
-    if not words or words[0] in ("-h", "--help"):
-        print(HELP["bench"], *(f"  pfed1bs bench {name:8} {text}" for name, text in BENCHMARKS.items()), sep="\n")
+    if not words or words[0] in ASKED:
+        print(parts("bench"))
         return
-    if words[0] not in BENCHMARKS:
-        raise UserError(f"unknown benchmark {words[0]}", nearest(words[0], BENCHMARKS))
+    if words[0] not in PARTS["bench"]:
+        raise UserError(f"unknown benchmark {words[0]}", nearest(words[0], PARTS["bench"]))
     job = _bench_gpu if words[0] == "gpu" else _bench_kernels
     job(words[1:])
 

@@ -8,17 +8,16 @@ from pfed1bs.cli import holdings, terminal
 from pfed1bs.cli.afterwards import export_command as export_command
 from pfed1bs.cli.afterwards import predict_command as predict_command
 from pfed1bs.cli.benches import bench_command as bench_command
-from pfed1bs.cli.help import HELP
+from pfed1bs.cli.help import ASKED, PARTS, parts
 from pfed1bs.cli.reproducing import reproduce_command as reproduce_command
 from pfed1bs.cli.several import compare_command as compare_command
 from pfed1bs.cli.several import report_command as report_command
 from pfed1bs.cli.several import tune_command as tune_command
-from pfed1bs.cli.words import JSON, RESUME, arguments, ready, split
+from pfed1bs.cli.words import JSON, RESUME, arguments, parser_of, ready, split
 from pfed1bs.core import gpu
-from pfed1bs.core.errors import UserError
+from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.extras import need
 from pfed1bs.facts import capabilities, costs, steady
-from pfed1bs.runs import flags
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import environment
 from pfed1bs.runs.run import Run, federation
@@ -82,13 +81,19 @@ def costs_command(words: list[str]) -> None:
 
 def flower_command(words: list[str]) -> None:
     """`pfed1bs flower init DIR`, `pfed1bs flower certificates DIR`, `pfed1bs flower gate DIR`."""
+    if not words or words[0] in ASKED:
+        print(parts("flower"))
+        return
+    if words[0] not in PARTS["flower"]:
+        raise UserError(f"unknown command flower {words[0]}", nearest(words[0], PARTS["flower"]))
+    given = [word for word in words[1:2] if not word.startswith("-")]
+    if not given and not {*ASKED} & {*words}:
+        raise UserError(f"flower {words[0]} needs to know the folder", f"write pfed1bs flower {words[0]} DIR")
     from pfed1bs.flower import app_folder
 
-    if len(words) < 2 or words[0] not in ("init", "certificates", "gate") or words[1].startswith("-"):
-        raise UserError("what to do, and in which folder?", "pfed1bs flower init, certificates or gate, and a folder")
-    folder, rest = Path(words[1]), words[2:]
+    folder, rest = Path(*given), words[1 + len(given) :]
     if words[0] == "init":
-        _, recipe, rest = split(rest, "flower", {})
+        _, recipe, rest = split(rest, "flower init", {})
         path = app_folder.write_app(folder, load(recipe, rest))
         print(f"{path}\nrun it with: flwr run {folder} SUPERLINK --stream")
         return
@@ -98,7 +103,7 @@ def flower_command(words: list[str]) -> None:
 
         gate.command(folder, rest)
         return
-    parser = flags.Flags(prog="pfed1bs flower certificates", description=HELP["flower"])
+    parser = parser_of("flower certificates")
     parser.add_argument("-h", "--help", action="help", help="show this")
     parser.add_argument("--hosts", default="127.0.0.1,localhost", help="names and addresses of the server")
     parser.add_argument("--nodes", type=int, default=3, help="key pairs to make")
@@ -115,5 +120,4 @@ def env_command(words: list[str]) -> None:
     if own.json:
         terminal.print_json(facts)
         return
-    for key, value in facts.items():
-        print(f"{key:10} {value}")
+    terminal.show_facts(facts)

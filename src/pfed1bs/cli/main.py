@@ -1,6 +1,5 @@
 """The command line: arguments in, one job out, errors with the way out."""
 
-import argparse
 import errno
 import os
 import sys
@@ -8,11 +7,14 @@ from collections.abc import Callable, Sequence
 from traceback import walk_tb
 from typing import NoReturn
 
-from pfed1bs.cli.help import HELP
+from pfed1bs.cli.help import ASKED, HELP, overview
 from pfed1bs.core.errors import Told, UserError, nearest
+from pfed1bs.core.extras import need_all
 from pfed1bs.core.origin import release
 
 LIBRARIES = {"numpy", "torch", "safetensors", "matplotlib", "jinja2", "rich", "tomli_w", "PIL", "scipy", "sklearn"}
+TERMINAL, PAGE = ("jsonargparse", "rich", "safetensors", "tomli_w"), ("matplotlib", "jinja2")
+BARE, DRAWING = ("env", "flower"), ("run", "compare", "reproduce", "report")  # commands that need none, and all of them
 FAILURE, MISTAKE, INTERRUPTED, PIPE = 1, 2, 130, 141
 
 
@@ -22,26 +24,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _do(words: list[str]) -> None:
-    if not words or words[0] in ("-h", "--help"):
-        print(_help())
+    if not words or words[0] in ASKED:
+        print(overview())
     elif words[0] == "--version":
         print(release())
     elif words[0] not in HELP:
         raise UserError(f"unknown command {words[0]}", nearest(words[0], HELP))
     else:
+        need_all([*(TERMINAL if words[0] not in BARE else ()), *(PAGE if words[0] in DRAWING else ())], "cli")
         from pfed1bs.cli import commands
 
         job: Callable[[list[str]], None] = getattr(commands, words[0] + "_command")
         job(words[1:])
-
-
-def _help() -> str:
-    parser = argparse.ArgumentParser(prog="pfed1bs", description="One-bit personalised federated learning, byte-exact.")
-    parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(metavar="COMMAND")
-    for name, text in HELP.items():
-        commands.add_parser(name, help=text)
-    return parser.format_help()
 
 
 def _guarded(words: list[str]) -> int:

@@ -6,14 +6,13 @@ from pathlib import Path
 from shutil import rmtree
 
 from pfed1bs.cli import terminal
-from pfed1bs.cli.help import HELP
-from pfed1bs.cli.words import NEEDED, seeds, whole
+from pfed1bs.cli.board import Board
+from pfed1bs.cli.words import parser_of, seeds, whole
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.extras import need
 from pfed1bs.core.origin import pasted
 from pfed1bs.engine.rounds import choose
-from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config
+from pfed1bs.runs.recipes import FOLDER
 from pfed1bs.studies import plan, sheets
 from pfed1bs.studies.comparison import Entry, agree
 from pfed1bs.studies.finished import Finished, elsewhere, row_of
@@ -27,7 +26,7 @@ VALUES = {
     "--device": "auto (default), cpu, cuda, cuda:1",
     "--out": "folder for NAME/runs.jsonl, tables and pictures (default: results, quick ones: runs/quick)",
     "--work": "folder for runs that are not finished (default: runs/reproduce)",
-    "--recipes": "folder of the recipes (default: recipes)",
+    "--recipes": "folder of the recipes (default: those that come along)",
 }
 SWITCHES = {
     "--quick": "a small version of everything on embedded data",
@@ -38,7 +37,7 @@ SWITCHES = {
 
 def reproduce_command(words: list[str]) -> None:
     """`pfed1bs reproduce NAME|all`: what is missing of a table or figure is run, then it is written and drawn."""
-    parser = flags.Flags(prog="pfed1bs reproduce", description=HELP["reproduce"])
+    parser = parser_of("reproduce")
     parser.add_argument("-h", "--help", action="help", help="show this")
     parser.add_argument("names", nargs="+", metavar="NAME", help=f"all, or some of {', '.join(plan.NAMES)}")
     for name, text in VALUES.items():
@@ -47,10 +46,8 @@ def reproduce_command(words: list[str]) -> None:
     for name, text in SWITCHES.items():
         parser.add_argument(name, action="store_true", default=False, help=text)
     own = parser.parse_args(words)
-    for module, extra in NEEDED.items():
-        need(module, extra)
     choose(own.device or "auto")
-    recipes, out = Path(own.recipes or "recipes"), Path(own.out or ("runs/quick" if own.quick else "results"))
+    recipes, out = Path(own.recipes or FOLDER), Path(own.out or ("runs/quick" if own.quick else "results"))
     targets = [plan.read(name, recipes) for name in (plan.NAMES if own.names == ["all"] else own.names)]
     plans = {target.name: target.planned(recipes, own.quick, own.device or "auto") for target in targets}
     runs = plan.in_order(plans.values())
@@ -63,7 +60,9 @@ def reproduce_command(words: list[str]) -> None:
             )
         again = pasted(["reproduce", *words, *([] if own.resume else ["--resume"])])
         work, processes = Path(own.work or "runs/reproduce"), whole(own, "parallel", 1)
-        terminal.watch_all(ended(pending, rows, work, processes), len(pending), work, again)
+        with Board(work) as board:
+            board.add([run.entry for run in pending])
+            terminal.watch_all(ended(pending, rows, work, processes), board, again)
     for target in targets:
         known = rows.get(target.of or target.name, Finished(out))
         found = sheets.write(target, plans[target.name], known, out / target.name)

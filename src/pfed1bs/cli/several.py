@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pfed1bs import report
 from pfed1bs.cli import terminal
+from pfed1bs.cli.board import Board
 from pfed1bs.cli.words import JSON, RESUME, arguments, ready, seeds, split, whole
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.origin import pasted
@@ -60,13 +61,16 @@ def compare_command(words: list[str]) -> None:
     comparison.rehearse_all(runs)
     again = pasted(["compare", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
     processes = whole(own, "parallel", 1)
-    if processes > 1:
-        terminal.watch_all(comparison.side_by_side(runs, folder, processes), len(runs), folder, again)
     done = []
-    for entry, run in zip(runs, comparison.prepared(runs, folder), strict=True):
-        if not comparison.finished(run):
-            terminal.watch(run, own.resume and run.folder.exists(), entry.name, again)
-        done.append(run)
+    with Board(folder) as board:
+        board.add(runs)
+        if processes > 1:
+            terminal.watch_all(comparison.side_by_side(runs, folder, processes), board, again)
+        for entry, run in zip(runs, comparison.prepared(runs, folder), strict=True):
+            if not comparison.finished(run):
+                terminal.watch(run, own.resume and run.folder.exists(), entry.name, again, board)
+                board.ended(entry.name)
+            done.append(run)
     (folder / "compare.json").write_text(json.dumps([run.summary for run in done], indent=2) + "\n")
     terminal.finish(done, folder, own.json, against)
 
@@ -86,11 +90,11 @@ def tune_command(words: list[str]) -> None:
     among = tuple(own.searched.split(",")) if own.searched else ()
     study = tuning.Study(config, tuple(names), chosen, points, folder, design, among)
     again = pasted(["tune", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
-    for wave in study.waves():
-        ended = tuning.performed(wave, folder, whole(own, "parallel", 1))
-        done = sum(len(item.scores) for item in study.methods)
-        terminal.watch_all(ended, len(wave), folder, again, f"{done} of {points * len(names)} points done")
-        written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
+    with Board(folder, points * len(names) * len(chosen)) as board:
+        for wave in study.waves():
+            board.add(wave)
+            terminal.watch_all(tuning.performed(wave, folder, whole(own, "parallel", 1)), board, again)
+            written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
     written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
     if own.write:
         written(Path(own.write), tuning.rewritten(Path(own.write).read_text(), study.methods))

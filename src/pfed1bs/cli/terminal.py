@@ -3,10 +3,13 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 
 from pfed1bs import report
+from pfed1bs.cli.board import Board
 from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
 from pfed1bs.core.options import shown
@@ -22,6 +25,7 @@ from pfed1bs.studies.sheets import Entered
 from pfed1bs.studies.tuning import Study, table
 
 RIGHT = [False, True, True, False, False]
+EMPTY = ("", "\u2013")  # cells in which nothing stands
 
 
 def print_json(value: object) -> None:
@@ -30,13 +34,44 @@ def print_json(value: object) -> None:
 
 
 def show_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    """Print a table of texts; numbers are never cut."""
-    table = need("rich.table", "cli").Table(title=title, box=need("rich.box", "cli").SIMPLE_HEAD, pad_edge=False)
-    for head, aligned in zip(heads, right, strict=True):
-        table.add_column(head, justify="right" if aligned else "left", no_wrap=aligned, overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    show(table)
+    """Print a table of texts; where it is too wide, without empty columns and in parts; numbers are never cut."""
+    texts = [[head, *(line[at] for line in lines)] for at, head in enumerate(heads)]
+    full = [max(len(piece) for text in column for piece in text.split("\n")) for column in texts]
+    words = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
+    least = [full[at] if right[at] else words[at] for at in range(len(heads))]
+    width = need("rich.console", "cli").Console().width
+    wide = sum(least) + 3 * len(heads) + 1 <= width
+    told = [at for at in range(len(heads)) if wide or any(line[at] not in EMPTY for line in lines)]
+    gap, style = (3, {}) if wide else (2, {"padding": (0, 1, 0, 0), "show_edge": False})
+    for number, part in enumerate([told] if wide else parts(told, least, width)):
+        box = need("rich.box", "cli").SIMPLE_HEAD
+        table = need("rich.table", "cli").Table(title=None if number else title, box=box, pad_edge=False, **style)
+        spare = width - 1 - sum(least[at] + gap for at in part)
+        for at in part:
+            own = least[at] + max(0, min(full[at] - least[at], spare))
+            spare -= own - least[at]
+            table.add_column(heads[at], justify="right" if right[at] else "left", overflow="fold", width=own)
+        for line in lines:
+            table.add_row(*(line[at] for at in part))
+        show(table)
+        print(end="" if wide else "\n")
+
+
+def parts(columns: Sequence[int], least: Sequence[int], width: int) -> list[list[int]]:
+    """The columns in as many tables as they need, each with the first of them before the others."""
+    found = [[columns[0]]]
+    for at in columns[1:]:
+        if sum(least[i] + 2 for i in (*found[-1], at)) > width and len(found[-1]) > 1:
+            found.append([columns[0]])
+        found[-1].append(at)
+    return found
+
+
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, long ones below each other."""
+    room = max(20, get_terminal_size().columns - 11)
+    for key, value in facts.items():
+        print(f"{key:10} " + f"\n{'':11}".join(wrap(str(value), room) or [""]))
 
 
 def show(table: object) -> None:
@@ -47,48 +82,44 @@ def show(table: object) -> None:
     print(drawn.get(), end="")
 
 
-def watch(run: Run, resume: bool, label: str, again: str) -> None:
-    """Do the rounds with a bar on a terminal, one line per evaluation otherwise; `again` is how they go on."""
-    progress = need("rich.progress", "cli")
-    console = need("rich.console", "cli").Console(stderr=True)
+def watch(run: Run, resume: bool, label: str, again: str, board: Board | None = None) -> None:
+    """Do the rounds, with a board on a terminal, one line per evaluation otherwise; `again` is how they go on."""
     if run.algorithm.remark:
         print(f"{label}: {run.algorithm.remark}", file=sys.stderr)
-    columns = (*progress.Progress.get_default_columns(), progress.TextColumn("{task.fields[news]}"))
+    own = board or alone(run)
     try:
         with (
             closing(run.rounds(resume)) as rounds,  # type: ignore[type-var]  # a generator
-            progress.Progress(*columns, console=console, disable=not console.is_terminal) as bar,
+            nullcontext() if board else own,
         ):
-            task = bar.add_task(label, total=run.config.rounds, news="")
             for record in rounds:
                 metric = METRICS[run.algorithm.task.loss.metrics[0]]
-                news = metric.told(record[metric.name]) if metric.name in record else None
-                bar.update(task, completed=record["round"] + 1, **({"news": news} if news else {}))
-                if news and not console.is_terminal:
+                if metric.name in record and not own.shown:
+                    news = metric.told(record[metric.name])
                     print(f"{label}: round {record['round'] + 1} of {run.config.rounds}, {news}", file=sys.stderr)
         if run.summary.get("rested"):
-            print(
-                f"{label}: all models at rest after round {run.summary['rounds']}, the run ends here", file=sys.stderr
-            )
+            told = f"{label}: all models at rest after round {run.summary['rounds']}, the run ends here"
+            print(told, file=sys.stderr)
     except KeyboardInterrupt as error:
         if not run.folder.exists():
             raise
         raise Interrupted(f"interrupted, {run.folder} holds what was done", f"go on with: {again}") from error
 
 
-def watch_all(ended: Iterator[Entry], total: int, folder: Path, again: str, label: str = "") -> None:
-    """Count runs that end side by side; `again` is how they go on."""
-    progress = need("rich.progress", "cli")
-    console = need("rich.console", "cli").Console(stderr=True)
+def alone(run: Run) -> Board:
+    """The board of one run."""
+    board = Board(run.folder.parent)
+    board.add([Entry(run.folder.name, run.config)])
+    return board
+
+
+def watch_all(ended: Iterator[Entry], board: Board, again: str) -> None:
+    """Wait for runs to end; `again` is how they go on."""
     try:
-        with progress.Progress(console=console, disable=not console.is_terminal) as bar:
-            task = bar.add_task(f"{label} {total} runs".strip(), total=total)
-            for number, entry in enumerate(ended, 1):
-                bar.update(task, completed=number)
-                if not console.is_terminal:
-                    print(f"{entry.name}: {number} of {total} runs{label and f', {label}'}", file=sys.stderr)
+        for entry in ended:
+            board.ended(entry.name)
     except KeyboardInterrupt as error:
-        raise Interrupted(f"interrupted, {folder} holds what was done", f"go on with: {again}") from error
+        raise Interrupted(f"interrupted, {board.folder} holds what was done", f"go on with: {again}") from error
 
 
 def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
@@ -127,8 +158,7 @@ def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None
     records = [report.read(run.folder) for run in runs]
     write(records, folder, against)
     if as_json:
-        summaries = [run.summary for run in runs]
-        print_json(summaries[0] if len(runs) == 1 else summaries)
+        print_json(outcome(records, folder, against))
         return
     first = runs[0].config
     metric = records[0].metric
@@ -141,6 +171,13 @@ def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None
     if against:
         show_differences(against, labelled(groups(records)))
     print(f"folder  {folder}\nreport  {folder / 'report.html'}\npicture {folder / 'plots' / 'accuracy-bytes.svg'}")
+
+
+def outcome(records: Sequence[report.RunRecord], folder: Path, against: Against | None = None) -> dict[str, object]:
+    """What --json prints, of one run as of many: the folder, its report, and the summary of every run."""
+    runs = [{**record.summary, "folder": str(record.path)} for record in records]
+    paired = {"paired": against.plain(labelled(groups(records)))} if against else {}
+    return {"folder": str(folder), "report": str(folder / "report.html"), "runs": runs, **paired}
 
 
 def show_differences(against: Against, runs: Sequence[Mapping[str, object]]) -> None:

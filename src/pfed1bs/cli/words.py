@@ -4,17 +4,21 @@ import argparse
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pfed1bs.cli.help import BENCHMARKS, HELP
+from pfed1bs.cli.help import HELP, PARTS, examples, purpose, usage
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.extras import need
 from pfed1bs.engine.rounds import choose
-from pfed1bs.runs import flags
+from pfed1bs.runs import flags, recipes
 from pfed1bs.runs.config import Config, known_keys, load
-
-NEEDED = {"rich": "cli", "safetensors": "cli", "tomli_w": "cli", "matplotlib": "report", "jinja2": "report"}
 
 RESUME = {"--resume": "go on with the folder of --out"}
 JSON = {"--json": "print JSON"}
+
+
+def parser_of(command: str) -> flags.Flags:
+    """A parser that says what a command is for, how it is written, and examples."""
+    whole, _, part = command.partition(" ")
+    told = PARTS[whole][part] if part else HELP[whole]
+    return flags.Flags(examples(command), usage=usage(command), description=purpose(told))
 
 
 def arguments(
@@ -25,8 +29,7 @@ def arguments(
     switches: Mapping[str, str] = MappingProxyType({}),
 ) -> argparse.Namespace:
     """The flags of a command that takes no configuration; `out` says what --out is for, `folders` what it takes too."""
-    benchmark = command.partition(" ")[2]
-    parser = flags.Flags(prog=f"pfed1bs {command}", description=BENCHMARKS[benchmark] if benchmark else HELP[command])
+    parser = parser_of(command)
     parser.add_argument("-h", "--help", action="help", help="show this")
     if folders is not None:
         parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, folders of them, or a table.json")
@@ -49,7 +52,7 @@ def split(
     lists: dict[str, str] | None = None,
 ) -> tuple[argparse.Namespace, str | None, list[str]]:
     """The command's own flags, the recipe, and the flags of the configuration."""
-    parser = flags.Flags(prog=f"pfed1bs {command}", description=HELP[command])
+    parser = parser_of(command)
     parser.add_argument("-h", "--help", action="store_true", default=False, help="show this")
     for name, text in switches.items():
         parser.add_argument(name, action="store_true", default=False, help=text)
@@ -62,7 +65,7 @@ def split(
     if own.help:
         first = (getattr(own, "algorithms", None) or "").split(",")[0]
         print(parser.format_help())
-        print(flags.told(known_keys(flags.named(rest, first or load(recipe).method))))
+        print(flags.told(known_keys(flags.named(rest, first or load(recipe).method)), recipes.names()))
         raise SystemExit(0)
     return own, recipe, rest
 
@@ -81,11 +84,9 @@ def seeds(given: str | None, named: list[int], rest: list[str], config: Config) 
 
 
 def ready(config: Config, resume: bool) -> None:
-    """Refuse what would fail after training: a folder that nobody named, packages and devices that are not there."""
+    """Refuse what would fail after training: a folder that nobody named, a device that is not there."""
     if resume and not config.out:
         raise UserError("--resume needs to know the run folder", "add --out and the folder of the run")
-    for module, extra in NEEDED.items():
-        need(module, extra)
     choose(config.device)
 
 

@@ -1,15 +1,18 @@
 """What is imported at use: optional dependencies, and what users name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
 from pfed1bs.core.errors import Told, UserError
 
+PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "tomli_w": "tomli-w"}  # where a module has another name
+
 
 class Missing(Told, ImportError):
-    """An optional package that is needed now."""
+    """Optional packages that are needed now."""
 
 
 def need(module: str, extra: str) -> ModuleType:
@@ -17,8 +20,21 @@ def need(module: str, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        name = module.partition(".")[0]
-        raise Missing(f"this needs {name}, which is not installed", f"pip install 'pfed1bs[{extra}]'") from error
+        raise _missing([module], extra) from error
+
+
+def need_all(modules: Sequence[str], extra: str) -> None:
+    """Name all modules that are missing, before anything is done; none is imported."""
+    lacking = [module for module in modules if find_spec(module) is None]
+    if lacking:
+        raise _missing(lacking, extra)
+
+
+def _missing(modules: Sequence[str], extra: str) -> Missing:
+    names = [module.partition(".")[0] for module in modules]
+    install = f"pip install {' '.join(PACKAGES.get(name, name) for name in names)}"
+    message = f"this needs {', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not installed"
+    return Missing(message, f"{install} (the whole extra, in a checkout: pip install -e '.[{extra}]')")
 
 
 def imported(name: str, what: str, arguments: str) -> Callable[..., Any]:

@@ -1,13 +1,11 @@
 """What a run is told: one definition for TOML keys, flags and keywords, checked strictly."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Literal
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
-from pfed1bs.core.errors import UserError, close
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import BELOW_ONE, MEDIANS, NOT_NEGATIVE, SEED, Key, Role, at_least, check, keys, option
 from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.engine.attacking import Attack
@@ -16,6 +14,7 @@ from pfed1bs.nn.losses import LOSSES
 from pfed1bs.nn.models import MODELS
 from pfed1bs.runs.flags import given as given_flags
 from pfed1bs.runs.flags import named, one, typed, unknown
+from pfed1bs.runs.recipes import read
 
 Options = dict[str, object]
 Drawn = Literal["partition", "init", "batches"]  # what is random in a run
@@ -178,7 +177,7 @@ def load(path: str | None, flags: Sequence[str] = (), compared: Sequence[str] | 
     --algorithm.X goes to the method of the run; in a comparison, to all methods `compared` that have X. What the
     recipe's [algorithm] says of the optimiser goes to every method, its other options to the method it names.
     """
-    return of_tables(_read(path) if path else {}, flags, compared, path or "")
+    return of_tables(read(path) if path else {}, flags, compared, path or "")
 
 
 def of_tables(
@@ -235,18 +234,6 @@ def typed_option(method: str, name: str, value: object, shown_as: str) -> object
     found = typed(f"{shown_as}.{name}", known[name], value)
     known[name].check(f"{shown_as}.{name}", found)
     return found
-
-
-def _read(path: str) -> Options:
-    try:
-        return tomllib.loads(Path(path).read_text())
-    except FileNotFoundError:
-        near = [str(file) for folder in (Path(path).parent, Path("recipes")) for file in sorted(folder.glob("*.toml"))]
-        found = close(path, near)
-        hint = f"did you mean {found}?" if found else "give the path of a .toml file, such as recipes/digits.toml"
-        raise UserError(f"no recipe {path}", hint) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise UserError(f"{path} is not a TOML file: {error}", "see recipes/digits.toml for an example") from error
 
 
 def _flag_names(methods: Sequence[str]) -> list[str]:

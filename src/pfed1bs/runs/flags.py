@@ -24,8 +24,13 @@ class UnknownKey(UserError):
 class Flags(ArgumentParser):
     """A parser of exact flags whose complaints are mistakes of the user."""
 
-    def __init__(self, **more: object) -> None:
+    def __init__(self, examples: str = "", **more: object) -> None:
         super().__init__(add_help=False, allow_abbrev=False, argument_default=SUPPRESS, **more)  # type: ignore[arg-type]
+        self.examples = examples
+
+    def format_help(self) -> str:
+        """The help, with the examples as they are written."""
+        return super().format_help() + (f"\n{self.examples}\n" if self.examples else "")
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of leaving the program."""
@@ -83,13 +88,17 @@ def typed(name: str, key: Key, value: object) -> object:
         raise UserError(f"{name} must be {key.kind}, got {value}", EVERY_KEY) from None
 
 
-def told(known: Mapping[str, Key]) -> str:
-    """The help for all keys: types, defaults and meaning."""
-    parser = Flags(usage=SUPPRESS)
-    group = parser.add_argument_group("keys of the configuration, the same in TOML files")
+def told(known: Mapping[str, Key], recipes: Sequence[str]) -> str:
+    """The help for all keys: types, defaults and meaning; and the recipes that have names."""
+    words = f"RECIPE is a TOML file with these keys, or one that comes along: {', '.join(recipes)}"
+    parser = Flags(usage=SUPPRESS, description=words)
+    method = known["algorithm.name"].default
+    titles = {"": "the run", "data": "data", "model": "model", "algorithm": f"the method, {method}"}
+    groups = {table: parser.add_argument_group(title) for table, title in titles.items()}
     for name, key in known.items():
         default = "" if key.default is None else f" (default {shown(key.default)})"
-        group.add_argument(f"--{name}", metavar=f"<{key.kind}>", help=f"{key.help}{default}".replace("%", "%%"))
+        text = f"{key.help}{default}".replace("%", "%%")
+        groups[name.rpartition(".")[0]].add_argument(f"--{name}", metavar=f"<{key.kind}>", help=text)
     return parser.format_help()
 
 

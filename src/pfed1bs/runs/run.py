@@ -18,9 +18,11 @@ from pfed1bs.data.synthetic import is_synthetic, synthetic
 from pfed1bs.engine.attacking import attacking, poisoned
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.memory import fitting
+from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.resting import resting
 from pfed1bs.engine.rounds import Progress, Round, Schedule, choose, simulate
 from pfed1bs.engine.scores import Score, evaluate, visit
+from pfed1bs.nn.losses import loss_of
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
@@ -150,6 +152,11 @@ def method(config: Config, shape: tuple[int, ...], classes: int) -> Algorithm:
     task = Task(model, config.model.loss, metric=config.metric, bn=config.model.bn, seed=seed)
     honest = resting(make(config.method, task, config.seed_of("init"), **config.chosen), config.rest)
     return attacking(honest, config.attacks)
+
+
+def judged_by(config: Config) -> Metric:
+    """What the models of a run are judged by."""
+    return METRICS[loss_of(config.model.loss, config.metric).metrics[0]]
 
 
 def federation(config: Config) -> Federation:

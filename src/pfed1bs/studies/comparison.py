@@ -17,6 +17,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.options import shown
 from pfed1bs.data import Federation
+from pfed1bs.engine import memory
 from pfed1bs.engine.rounds import Schedule, simulate
 from pfed1bs.engine.turns import Diverged
 from pfed1bs.report.groups import differing, flatten
@@ -163,7 +164,7 @@ def side_by_side(
         try:
             for _ in range(min(processes, len(runs))):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs, folder), daemon=True)
+                process = context.Process(target=_work, args=(theirs, folder, processes), daemon=True)
                 process.start()
                 theirs.close()
                 working[ours] = _handed(ours, waiting), process
@@ -199,8 +200,9 @@ def _taken(ours: Connection, entry: Entry, borne: tuple[type[Exception], ...]) -
         raise error
 
 
-def _work(theirs: Connection, folder: Path) -> None:
+def _work(theirs: Connection, folder: Path, processes: int) -> None:
     """Do one run after the other until there are no more; what stops one of them is sent back."""
+    memory.sharers = processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process says what is to be done
     samples = kept()
     with suppress(EOFError, KeyboardInterrupt):

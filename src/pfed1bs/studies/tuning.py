@@ -22,11 +22,10 @@ from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
 from pfed1bs.data import Federation
 from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.turns import Diverged
-from pfed1bs.nn.losses import loss_of
 from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.environment import environment
-from pfed1bs.runs.run import Run
+from pfed1bs.runs.run import Run, judged_by
 from pfed1bs.studies.comparison import (
     Entry,
     Variant,
@@ -164,7 +163,7 @@ class Study:
     @cached_property
     def metric(self) -> Metric:
         """What models are judged by."""
-        return METRICS[loss_of(self.config.model.loss, self.config.metric).metrics[0]]
+        return judged_by(self.config)
 
     @cached_property
     def judged(self) -> Config:
