@@ -200,10 +200,13 @@ def listen(
     return (one(*pair) for pair in pairs)
 
 
-def watched(algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State]) -> Iterable[Message]:
-    """The messages as they come; what `diagnose` takes from each is added to `found`."""
+def watched(
+    algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State], signs: bool = True
+) -> Iterable[Message]:
+    """The messages as they come; what `diagnose` takes from each is added to `found`, `signs` only if wanted."""
     for message in messages:
-        found.append(algorithm.diagnose(server, message))
+        seen = algorithm.diagnose(server, message)
+        found.append({name: value for name, value in seen.items() if signs or value.dtype != torch.uint8})
         yield message
 
 

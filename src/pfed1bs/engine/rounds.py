@@ -168,13 +168,19 @@ def prepare(
 
 
 def conclude(
-    algorithm: Algorithm, now: Progress, plan: Plan, uplinks: Sequence[bytes | Message], trust: Trust = ALL
+    algorithm: Algorithm,
+    now: Progress,
+    plan: Plan,
+    uplinks: Sequence[bytes | Message],
+    trust: Trust = ALL,
+    pairs: bool = True,
 ) -> tuple[Progress, State]:
     """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were.
 
+    `pairs`: packed signs are logged too, for the distances of all pairs of clients.
     Diverged, if that would not be finite: it names the clients whose message alone is enough for it.
     """
-    server, log = answered(algorithm, now, plan.cohort, uplinks, trust)
+    server, log = answered(algorithm, now, plan.cohort, uplinks, trust, pairs)
     if not finite(server):
         single = [(plan.cohort.rows(slice(i, i + 1)), [data]) for i, data in enumerate(uplinks)]
         bad = [int(one.ids) for one, data in single if not finite(answered(algorithm, now, one, data, ALL)[0])]
@@ -186,14 +192,19 @@ def conclude(
 
 
 def answered(
-    algorithm: Algorithm, now: Progress, cohort: Cohort, uplinks: Sequence[bytes | Message], trust: Trust
+    algorithm: Algorithm,
+    now: Progress,
+    cohort: Cohort,
+    uplinks: Sequence[bytes | Message],
+    trust: Trust,
+    pairs: bool = False,
 ) -> tuple[State, State]:
     """The server's state after the messages of a cohort, and its log with what `diagnose` found in each."""
     known, early = algorithm.known(now.server, "up", now.round), where(now).type != "cpu"
     answers, cut = trust.heard(algorithm.up, lambda: listen(algorithm, uplinks, cohort, known, early))
     weighed, less = trust.weighed(cohort)
     found: list[State] = []
-    heard = watched(algorithm, now.server, answers, found)
+    heard = watched(algorithm, now.server, answers, found, pairs)
     with alone(where(now), numbers(now)):
         server, log = split_log(algorithm.aggregate(now.server, heard, weighed))
     rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
