@@ -14,7 +14,7 @@ SITE   := build/site-$(PYTHON_VERSION)
 EXTRAS := $(PYTHON) -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
 	print(*(line for name in sys.argv[1:] for line in extras[name]), sep="\n")'
 
-.PHONY: demo test check format bench mutants fuzz long wheel lowest site uninstalled clean
+.PHONY: demo test check format bench docs-numbers mutants fuzz long wheel lowest site uninstalled clean
 
 demo: $(READY)
 	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
@@ -30,6 +30,11 @@ format: $(DEV)
 
 bench: $(READY)
 	$(BIN)/pfed1bs bench kernels
+
+# Tables and pictures of the rows in results/, then README and docs with them; says which numbers have no source.
+docs-numbers: $(READY)
+	$(BIN)/pfed1bs reproduce all --draw
+	$(BIN)/python tools/sources.py --write
 
 # Faults put into the code one by one, and which of them no test sees: an hour.
 mutants: $(DEV)

@@ -2,16 +2,17 @@
 
 python benchmarks/front.py measure --seeds 0,1,2 --parallel 8 --runs runs/front --out results/front.json
 python benchmarks/front.py figure results/front.json --out results/front.svg
-python benchmarks/front.py curves results/mnist-delta-dirichlet.json results/mnist-all.json --out DRAWN.svg
+python benchmarks/front.py curves results/mnist-all-ten.json --out results/accuracy-bytes.svg
 
 `measure` runs pfed1bs-delta with every m / n and with 10, 20 and 40 local steps in a round at equal gradients, which is
 a message every second or fourth round, beside training alone, ditto and fedavg-ft; every data set is complete at one
 seed before the next seed begins, and what is finished is in the file. Flags of the configuration may follow.
-`curves` draws lines for runs and dots for methods at their end.
+`curves` draws all methods of a table, in the style of the reports, for light and dark pages.
 """
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections import defaultdict
@@ -23,6 +24,11 @@ from statistics import mean, stdev
 from matplotlib import rcParams
 from matplotlib.figure import Figure
 
+from pfed1bs.report.drawn import PICTURES
+from pfed1bs.report.groups import groups
+from pfed1bs.report.pictures import shown_of
+from pfed1bs.report.records import RunRecord, table
+from pfed1bs.report.style import DARK
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import environment
 from pfed1bs.studies.comparison import Entry, entries, side_by_side, variant
@@ -33,40 +39,6 @@ STEPS = (10, 20, 40)
 BESIDE = ("local", "fedavg-ft", "ditto")
 COLOURS = {10: "#0072b2", 20: "#009e73", 40: "#cc79a7"}
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 95 % interval of a mean over so many seeds, in standard errors
-OWN = "#0072b2"
-SHOWN = {  # curve: its name in the picture
-    "local": "",
-    "fedavg-ft": "fedavg-ft",
-    "ditto": "ditto",
-    "pfed1bs-delta": "pfed1bs-delta\nm/n = 0.1",
-    "pfed1bs-delta ratio=0.03": "0.03",
-    "pfed1bs-delta ratio=0.01": "0.01",
-    "pfed1bs-delta ratio=0.003": "0.003",
-}
-CROWD = (
-    "fedavg",
-    "fedavg-ft",
-    "fedprox",
-    "eden",
-    "fedpaq",
-    "zsign",
-    "ditto",
-    "apfl",
-    "pfed1bs-delta",
-)  # without a name
-ABOVE = ("ef-sign", "pfedme")  # names above their dots
-
-
-def label(run):
-    options = [f"{key}={value}" for key, value in run["options"].items() if key in ("ratio", "keep", "bits")]
-    return " ".join([run["algorithm"], *options])
-
-
-def grouped(path):
-    runs = defaultdict(list)
-    for run in json.loads(Path(path).read_text())["runs"]:
-        runs[label(run)].append(run)
-    return runs
 
 
 def planned(recipe, seed, own, flags):
@@ -155,44 +127,27 @@ def panel(axes, data, groups):
 
 
 def curves(own, flags):
-    rcParams["svg.hashsalt"] = "pfed1bs"
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axes = figure.add_subplot()
-    for name, runs in grouped(own.lines).items():
-        if name not in SHOWN:
-            continue
-        points = list(zip(*(run["curve"] for run in runs), strict=True))
-        y = [mean(point[2] for point in at) for at in points]
-        ours = name.startswith("pfed1bs-delta")
-        if not points[-1][0][1]:
-            axes.axhline(y[-1], color="gray", linestyle="--", linewidth=1)
-            axes.annotate(
-                "local: sends nothing", (0.99, y[-1]), xycoords=("axes fraction", "data"), ha="right", va="bottom"
-            )
-            continue
-        x = [mean(point[1] for point in at) / 2**20 for at in points]
-        axes.plot(x, y, color=OWN if ours else "#d55e00", linewidth=2 if ours else 1.2, alpha=0.9)
-        place = {"xytext": (0, 5), "ha": "center"} if ours else {"xytext": (4, -3), "ha": "left"}
-        axes.annotate(SHOWN[name], (x[-1], y[-1]), textcoords="offset points", fontsize=9, **place)
-    for name, runs in grouped(own.dots).items():
-        sent = mean(run["total_mib"] for run in runs)
-        if sent:
-            y = mean(run.get("accuracy_personal", run.get("accuracy")) for run in runs)
-            ours = name.startswith("pfed1bs-delta")
-            axes.plot([sent], [y], "o", markersize=4, color=OWN if ours else "black")
-            if name not in CROWD:
-                offset = (4, 4) if name in ABOVE else (4, -10)
-                axes.annotate(name, (sent, y), fontsize=8, xytext=offset, textcoords="offset points")
-    axes.set_xscale("log")
-    axes.set_ylim(84, 95.5)
-    axes.set_xlim(right=2e4)
-    axes.set_xlabel("total traffic of 20 clients, MiB, headers included (log scale)")
-    axes.set_ylabel("personalised accuracy, percent")
-    axes.set_title(
-        "MNIST, Dirichlet 0.3, 100 samples a client. Lines: 200 rounds, lr 0.05; dots: 100 rounds, tuned", fontsize=9
-    )
-    axes.grid(alpha=0.3)
-    figure.savefig(own.out, metadata={"Date": None})
+    """All methods of a table.json as the reports draw them, on white and on a dark page."""
+    runs = table(Path(own.table))
+    recipe = {
+        key: value for key, value in json.loads(Path(own.table).read_text())["recipe"].items() if key != "compare"
+    }
+    picture = PICTURES["accuracy-bytes"](shown_of(groups([recorded(run, recipe) for run in runs])))
+    title = f"MNIST, Dirichlet 0.3, 100 samples a client, {runs[0]['rounds']} rounds, tuned options, ten seeds"
+    light = picture.svg.replace("<defs>", f"<title>{title}</title>\n <defs>", 1)
+    dark = re.sub("|".join(DARK), lambda colour: DARK[colour[0]], light)
+    Path(own.out).write_text(light)
+    Path(own.out).with_suffix(".dark.svg").write_text(dark)
+
+
+def recorded(run, recipe):
+    """A run of a table.json as the report knows it; bytes stand at the rounds that were judged."""
+    lines, before = [{"round": number, "up_bytes": 0, "down_bytes": 0} for number in range(run["rounds"])], 0
+    for number, sent, accuracy in run["curve"]:
+        lines[number - 1] |= {"up_bytes": sent - before, "accuracy": accuracy}
+        before = sent
+    config = {**recipe, "algorithm": {"name": run["algorithm"], **run["options"]}}
+    return RunRecord(Path(run["label"]), config, {}, lines, [], run)
 
 
 def words(kind):
@@ -215,9 +170,8 @@ def main():
     part.add_argument("results")
     part.add_argument("--out", required=True)
     part.set_defaults(work=figure)
-    part = parts.add_parser("curves", help="lines for runs, dots for methods at their end")
-    part.add_argument("lines", help="file whose curves are drawn")
-    part.add_argument("dots", help="file whose last rounds are drawn")
+    part = parts.add_parser("curves", help="all methods of a table.json")
+    part.add_argument("table")
     part.add_argument("--out", required=True)
     part.set_defaults(work=curves)
     own, flags = parser.parse_known_args()

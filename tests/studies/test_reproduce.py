@@ -45,7 +45,7 @@ def test_everything_has_a_small_version_with_rows_tables_and_pictures(quick):
         assert table["missing"] == 0 and table["commit"] and table["command"] == f"pfed1bs reproduce {name}"
         assert "not run" not in (folder / "table.md").read_text()
         assert {path.stem for path in folder.glob("*.svg")} == {f"digits-{picture}" for picture in target.pictures}
-        assert (folder / "runs.csv").exists() == bool(target.parts)
+        assert (folder / "runs.csv").exists() == bool(target.parts)  # figures of another table's runs have none
     assert not [*(quick / "work").glob("*/*")]
 
 
@@ -168,6 +168,13 @@ def test_a_cell_is_compared_with_training_alone_seed_by_seed():
     assert cell.apart.startswith(f"+0.20 ({low:+.2f} to {high:+.2f}), p 0.") and low < 0 < high
     alone = sheets.Entered("mnist", "local", "mnist", 3, base, None, base)
     assert alone.difference is None and alone.apart == ""
+
+
+def test_costs_that_cannot_be_right_are_marked():
+    cell = sheets.Entered("mnist", "eden lr=0.1", "mnist", 3, [], (96.5, 0.35))
+    assert cell.cost == "12.15 cannot be right"
+    assert sheets.Entered("svhn", "zsign", "svhn", 3, [], (85.33, 1.05)).cost == "22.04"
+    assert sheets.Entered("mnist", "ditto", "mnist", 3, []).cost == ""
 
 
 def test_capabilities_are_those_of_the_paper(quick):

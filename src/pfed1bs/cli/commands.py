@@ -17,9 +17,10 @@ from pfed1bs.cli.words import JSON, RESUME, arguments, parser_of, ready, split
 from pfed1bs.core import gpu
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.extras import need
+from pfed1bs.core.origin import commit
 from pfed1bs.facts import capabilities, costs, steady
 from pfed1bs.runs.config import load
-from pfed1bs.runs.environment import environment
+from pfed1bs.runs.environment import argv, environment
 from pfed1bs.runs.run import Run, federation
 from pfed1bs.studies import comparison
 
@@ -68,7 +69,8 @@ def costs_command(words: list[str]) -> None:
     own = arguments("costs", words)
     cells, rows = costs.paper_table(), steady.table()
     if own.json:
-        terminal.print_json({"paper": [vars(cell) for cell in cells], "steady": [row.facts for row in rows]})
+        about = {"command": argv(), "commit": commit()}
+        terminal.print_json({**about, "paper": [vars(cell) for cell in cells], "steady": [row.facts for row in rows]})
         return
     lines = [
         (cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed") for cell in cells

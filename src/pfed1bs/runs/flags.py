@@ -3,7 +3,8 @@
 from argparse import SUPPRESS, ArgumentError, ArgumentParser
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from functools import cache
+from typing import Any, NoReturn
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
@@ -80,12 +81,18 @@ def typed(name: str, key: Key, value: object) -> object:
     if key.type is float and isinstance(value, str):
         with suppress(ValueError):  # inf too
             found = float(value)
-    parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False, add_help=False)
-    parser.add_argument("--value", type=key.type)
     try:
-        return parser.parse_object({"value": found})["value"]
+        return _parser(key.type).parse_object({"value": found})["value"]
     except ArgumentError:
         raise UserError(f"{name} must be {key.kind}, got {value}", EVERY_KEY) from None
+
+
+@cache
+def _parser(kind: object) -> Any:  # noqa: ANN401 (jsonargparse has no types)
+    """A parser of one value; it takes longer to make than to use."""
+    parser = need("jsonargparse", "cli").ArgumentParser(exit_on_error=False, add_help=False)
+    parser.add_argument("--value", type=kind)
+    return parser
 
 
 def told(known: Mapping[str, Key], recipes: Sequence[str]) -> str:

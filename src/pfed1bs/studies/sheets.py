@@ -7,7 +7,7 @@ from math import hypot
 from pathlib import Path
 from typing import cast
 
-from pfed1bs.facts import capabilities
+from pfed1bs.facts import capabilities, costs
 from pfed1bs.report.drawn import PICTURES
 from pfed1bs.report.groups import Spread, groups
 from pfed1bs.report.pictures import shown_of
@@ -22,6 +22,11 @@ from pfed1bs.studies.sweeps import against
 
 CLOSE = 1.0  # points; nearer, or within two deviations of the difference, a cell counts as reproduced
 SUBSETS = {"cifar100": "20,000 of 60,000 pictures", "svhn": "20,000 of 99,289 pictures, classes balanced"}
+OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
+COSTS = {
+    (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell
+    for cell in costs.paper_table()
+}
 NUMBERS = (
     "accuracy accuracy_late accuracy_global accuracy_tuned mib_per_round total_mib ratio_to_fedavg seconds rounds"
 ).split()
@@ -61,6 +66,12 @@ class Entered:
         if abs(apart) <= max(CLOSE, 2 * deviation):
             return "reproduced"
         return f"differs: {abs(apart):.2f} {'higher' if apart > 0 else 'lower'}"
+
+    @property
+    def cost(self) -> str:
+        """What the paper prints for a round, and whether that can be."""
+        printed = COSTS.get((self.label.partition(" ")[0], self.data)) if self.paper else None
+        return "" if printed is None else printed.printed + (" cannot be right" if printed.wrong else "")
 
     @property
     def difference(self) -> Difference | None:
@@ -105,9 +116,9 @@ def cells(target: Target, runs: Sequence[Planned], known: Finished) -> list[Ente
 
 def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path) -> list[Entered]:
     """Table, rows as CSV, and pictures into a folder; the cells."""
-    folder.mkdir(parents=True, exist_ok=True)
     about: Json = {"title": target.title, "command": f"pfed1bs reproduce {target.name}"}
     if target.ticks:
+        folder.mkdir(parents=True, exist_ok=True)
         written(folder / "table.md", lines := ticked(target))
         here = environment("cpu")
         about |= {key: [here[key]] for key in ("commit", "device", "torch")} | {"missing": 0}
@@ -115,12 +126,15 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
         return []
     found = cells(target, runs, known)
     rows = [row for cell in found for row in cell.rows]
+    if target.pictures and not rows:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("commit", "device", "torch"):
         about[name] = sorted({str(cast(Json, row["env"])[name]) for row in rows})
-    about |= {"runs": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
+    about |= {"finished": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
     written(folder / "table.json", json.dumps(about, indent=1) + "\n")
     written(folder / "table.md", markdown(target, found))
-    if not target.of:
+    if rows and not target.of:
         written(folder / "runs.csv", table(rows))
     for data in dict.fromkeys(cell.data for cell in found):
         own = [row for cell in found if cell.data == data for row in cell.rows if "summary" in row]
@@ -147,9 +161,10 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
         return _table(
             ["setting", *labels], [[part, *(at.get((part, label), "") for label in labels)] for part in parts]
         )
-    heads = ["method", "ours, %", *(["paper, %", "verdict"] if target.paper else []), "MiB a round", "seeds"]
-    heads += [*(["seconds a run"] if target.times else [])]
-    heads += [*([f"minus `{target.against}`, p of within {MARGIN}"] if target.against else [])]
+    heads = ["method", "ours, %", "shared model, %"]
+    heads += ["paper, %", "verdict", "paper, MB"] if target.paper else []
+    heads += ["MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
+    heads += [f"minus `{target.against}`, p of within {MARGIN}"] if target.against else []
     texts = []
     for part in parts:
         own = [cell for cell in found if cell.part == part]
@@ -182,7 +197,8 @@ def told(value: Spread | None) -> str:
 def _line(target: Target, cell: Entered) -> list[str]:
     mib, seconds = cell.spread("mib_per_round"), cell.spread("seconds")
     paper = told(Spread(cell.paper[0], cell.paper[1])) if cell.paper else ""
-    line = [f"`{cell.label}`", cell.ours, *([paper, cell.verdict] if target.paper else [])]
+    line = [f"`{cell.label}`", cell.ours, told(cell.spread("accuracy_global"))]
+    line += [paper, cell.verdict, cell.cost] if target.paper else []
     line += [significant(mib.mean, 3) if mib else "", f"{len(cell.rows)} of {cell.wanted}"]
     line += [f"{seconds.mean:.1f}" if seconds else ""] if target.times else []
     return [*line, *([cell.apart] if target.against else [])]

@@ -23,6 +23,7 @@ def against(option: str, found: Sequence[Group]) -> Picture:
     titles = {metric.name: f"personal {metric.words}"} | {k: v for k, v in LOGGED.items() if k not in LEFT_OUT}
     panels = {name: words for name, words in titles.items() if any(group.curve(name) for group in found)}
     points: list[list[object]] = []
+    across = sorted({_value(group, key) for group in found})
     with look():
         figure = canvas(0.2 + 2.2 * ((len(panels) + 1) // 2))
         for place, (name, words) in enumerate(panels.items(), 1):
@@ -39,9 +40,13 @@ def against(option: str, found: Sequence[Group]) -> Picture:
                     linestyle=DASHES[number % len(DASHES)], elinewidth=1,
                 )  # fmt: skip
                 points += [[name, label, x, *told(value)] for x, value in ends]
-            least = min((x for group in found if (x := _value(group, key)) > 0), default=1.0)
-            axes.set_xscale("symlog", linthresh=least, linscale=0.3)
-            axes.set_title(words, fontsize=8.5)
+            axes.set_xscale("symlog", linthresh=min((x for x in across if x > 0), default=1.0), linscale=0.3)
+            axes.set_xticks(across[::2], [f"{x:g}" for x in across[::2]], fontsize=7)
+            axes.set_xticks([], minor=True)
+            if name == "pull":  # from nothing to many times a gradient that has died
+                axes.set_yscale("log", nonpositive="mask")
+                axes.yaxis.set_major_formatter("{x:g}")
+            axes.set_title(words, fontsize=8)
             axes.set_xlabel(option if place > len(panels) - 2 else "")
         legend(figure, figure.axes[0])
     return Picture(figure, ("shown", "setting", option, *SPREAD), points)

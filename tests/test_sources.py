@@ -1,0 +1,58 @@
+"""Numbers in README and docs stand in files of results/, and those files say where they come from."""
+
+import json
+
+import pytest
+import sources
+
+RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
+RESULTS = sorted((sources.ROOT / "results").rglob("*.json"))
+
+
+def test_every_number_in_the_documents_has_a_source():
+    assert sources.missing() == []
+
+
+def test_tables_in_the_documents_are_those_of_the_results():
+    for page in sources.PAGES:
+        for _, name, _ in sources.TABLE.findall((sources.ROOT / page).read_text()):
+            assert (sources.ROOT / "results" / name).read_text() in (sources.ROOT / page).read_text(), name
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: str(path.relative_to(sources.ROOT / "results")))
+def test_every_result_names_its_command_and_commit(path):
+    found = json.loads(path.read_text())
+    places = [found, *found.get("runs", [])]
+    for name in ("command", "commit"):
+        assert any(name in place or f"{name}s" in place for place in places), f"{path.name} has no {name}"
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A folder of results that a test fills."""
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    yield tmp_path / "results"
+    sources.values.cache_clear()
+    sources.printed.cache_clear()
+
+
+def test_a_number_is_found_as_it_is_printed(results):
+    (results / "b.json").write_text(json.dumps([93.287, {"x": 0.0031350108}, -0.07]))
+    assert all(sources.traced(number, ["b.json"]) for number in ("93.29", "93.3", "1/319", "-0.07", "0.07", "0.31"))
+    assert not any(sources.traced(number, ["b.json"]) for number in ("93.28", "1/318", "0.08"))
+
+
+def test_a_number_without_a_source_is_missed(results, monkeypatch):
+    text = "# A\n\nOf 1.25 (`results/a.json`), code `2.5`, 3.75 and arXiv 1912.00818.\n\n- 4.5 <!-- given: 4.5 -->\n\n"
+    (results / "a.json").write_text(json.dumps({"curve": [3.75], "values": [1.249, 9]}))
+    (results.parent / "page.md").write_text(text + "# B\n\n1.25 again")
+    monkeypatch.setattr(sources, "PAGES", ("page.md",))
+    assert [line.split(" in:")[0] for line in sources.missing()] == ["page.md: 3.75", "page.md: 1.25"]
+
+
+def test_means_and_differences_of_runs_are_sources(results):
+    runs = [{"algorithm": name, "seed": seed, "accuracy": value, "options": {}} for name, seed, value in RUNS]
+    (results / "runs.json").write_text(json.dumps({"runs": runs}))
+    for number in ("91.00", "1.41", "0.50", "6.85"):  # 0.5 and 12.706 * 0.5 on both sides
+        assert sources.traced(number, ["runs.json"])

@@ -1,0 +1,143 @@
+"""Where the numbers in README and docs come from: each must stand in a file of results/ that its paragraph names.
+
+python tools/sources.py            checks every number, and says which have no source
+python tools/sources.py --write    first fills the tables between `<!-- results/NAME/table.md -->` and `<!-- end -->`
+
+A number is one with a decimal point, or a share such as 1/318, outside of code. Its sources are the files that its
+block (a paragraph, a list entry, a table) names, or else those that the block before it names, until the next heading.
+A file gives all numbers in it; of runs also means, deviations, differences over common seeds and their intervals, by
+label. A number that is no result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`.
+In docs/algorithms.md tables and options are those that the code prints, by test, and are left out. Small numbers with
+few digits are found in many files: this shows that a source is named and fits, not that it was read with care.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+from statistics import fmean, stdev
+
+from pfed1bs.report.groups import Spread
+from pfed1bs.report.records import table
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", *(f"docs/{name}.md" for name in "algorithms delta flower method performance reproduce".split()))
+NUMBER = re.compile(r"(?<![\w./-])(?!\d{4}\.\d{5}\b)[-+]?(?:1/\d[\d,]+|\d[\d,]*\.\d+)(?![\w/]|\.\d)")  # no arXiv number
+FILE = re.compile(r"results/([\w./-]+\.json)")
+GIVEN = re.compile(r"<!-- given: ([^>]*) -->")
+TABLE = re.compile(r"(<!-- results/([\w./-]+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
+PRINTED = ("| method |", "| option |", "- `")  # by the code
+ASIDE = re.compile(r"```.*?```|<!-- results/[\w./-]+\.md -->.*?<!-- end -->", re.DOTALL)
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Every block of a page with the text that names its sources."""
+    before = ""
+    for block in re.split(r"\n\s*\n|\n(?=- |\d\. )", ASIDE.sub("", text)):
+        if block.startswith("#"):
+            before = ""
+        named = block if FILE.search(block) else before
+        yield block, named
+        before = named
+
+
+def numbers(block: str) -> list[str]:
+    """The numbers of a block that need a source."""
+    given = {number for found in GIVEN.findall(block) for number in found.split()}
+    plain = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)", "", block, flags=re.DOTALL)
+    return [number for number in NUMBER.findall(plain) if number.lstrip("+-") not in given]
+
+
+def traced(number: str, names: Iterable[str]) -> bool:
+    """Whether a number is one of some files as it is printed, up to its sign; a share also one over it."""
+    text = number.lstrip("+-").replace(",", "")
+    digits = -1 if text.startswith("1/") else len(text.partition(".")[2])
+    return any(text in printed(name, digits) for name in names)
+
+
+@cache
+def printed(name: str, digits: int) -> frozenset[str]:
+    """The numbers of a file with so many digits, as they are and as percentages; -1: as shares."""
+    known = {abs(value) for value in values(name)}
+    if digits < 0:
+        shares = {1 / value for value in known if value} | {value for value in known if value % 1}
+        return frozenset(f"1/{value:.0f}" for value in shares)
+    return frozenset(f"{value * factor:.{digits}f}" for value in known for factor in (1, 100))
+
+
+@cache
+def values(name: str) -> frozenset[float]:
+    """All numbers that a file gives."""
+    path = ROOT / "results" / name
+    if not path.exists():  # a pattern of names
+        return frozenset()
+    plain = json.loads(path.read_text())
+    runs = table(path) if isinstance(plain, dict) and _runs(plain) else []
+    return frozenset({*_leaves(plain), *_derived(runs)})
+
+
+def _runs(plain: dict[str, object]) -> bool:
+    runs = plain.get("runs")
+    return isinstance(runs, list) and all(isinstance(run, dict) and {"algorithm", "seed"} <= {*run} for run in runs)
+
+
+def _leaves(plain: object) -> Iterator[float]:
+    if isinstance(plain, dict | list):
+        kept = [value for key, value in plain.items() if key != "curve"] if isinstance(plain, dict) else plain
+        for inner in kept:
+            yield from _leaves(inner)
+    elif isinstance(plain, int | float) and not isinstance(plain, bool):
+        yield float(plain)
+
+
+def _derived(runs: list[dict[str, object]]) -> Iterator[float]:
+    """Means and deviations of every number by label, and paired differences of accuracies."""
+    labels: dict[str, list[dict[str, object]]] = {}
+    for run in runs:
+        labels.setdefault(str(run["label"]), []).append(run)
+    for own in labels.values():
+        for key in own[0]:
+            found = [run.get(key) for run in own]
+            if all(isinstance(value, int | float) for value in found):
+                yield fmean(found)
+                yield stdev(found) if len(found) > 1 else 0.0
+    for first, second in permutations(labels.values(), 2):
+        for key in ("accuracy", "accuracy_late"):
+            ours, theirs = ({run["seed"]: run[key] for run in own if key in run} for own in (first, second))
+            apart = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+            if apart:
+                spread = Spread.of(apart)
+                yield from (spread.mean, *(spread.interval or ()))
+
+
+def missing() -> list[str]:
+    """Every number without a source, with its page."""
+    found = []
+    for page in PAGES:
+        for block, named in blocks((ROOT / page).read_text()):
+            if page.endswith("algorithms.md") and block.startswith(PRINTED):
+                continue
+            wrong = [number for number in numbers(block) if not traced(number, FILE.findall(named))]
+            found += [f"{page}: {number} in: {' '.join(block.split())[:70]}" for number in wrong]
+    return found
+
+
+def fill() -> None:
+    """Write the tables of results/ into the pages that show them."""
+    for page in PAGES:
+        path = ROOT / page
+        text = path.read_text()
+        new = TABLE.sub(lambda found: found[1] + (ROOT / "results" / found[2]).read_text() + found[3], text)
+        if new != text:
+            path.write_text(new)
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        fill()
+    lost = missing()
+    print(*lost, sep="\n")
+    sys.exit(f"{len(lost)} numbers without a source" if lost else 0)
