@@ -14,7 +14,7 @@ SITE   := build/site-$(PYTHON_VERSION)
 EXTRAS := $(PYTHON) -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
 	print(*(line for name in sys.argv[1:] for line in extras[name]), sep="\n")'
 
-.PHONY: demo test check format bench docs-numbers mutants fuzz long wheel lowest site uninstalled clean
+.PHONY: demo test check format docs bench docs-numbers mutants fuzz long wheel lowest site uninstalled clean
 
 demo: $(READY)
 	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
@@ -27,6 +27,16 @@ check: $(DEV)
 
 format: $(DEV)
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+# The site, in an environment of its own that needs no torch; a warning is an error.
+docs: build/site/ready
+	NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --quiet
+	@echo build/docs/index.html
+
+build/site/ready: pyproject.toml constraints-docs.txt
+	$(PYTHON) -m venv --clear build/site
+	$(EXTRAS) docs | build/site/bin/python $(PIP) -c constraints-docs.txt -r /dev/stdin
+	@touch $@
 
 bench: $(READY)
 	$(BIN)/pfed1bs bench kernels

@@ -1,7 +1,7 @@
 """Clients whose messages are valid and absurd: the federation ends, its state stays finite, and it can go on."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.trust import Trust, finite
 from pfed1bs.engine.turns import Diverged
+from pfed1bs.flower.client import Client
 from pfed1bs.flower.server import Stopped
 from pfed1bs.flower.serving import serve
 from pfed1bs.nn.models import build
@@ -205,12 +206,39 @@ def test_liars_say_the_same_in_the_simulator_and_over_a_network(options, tmp_pat
     desk = Desk({**GUARDED, "rounds": 3, **options}, tmp_path)
     config = desk.config
     size = {"rounds": 3, "steps": config.steps, "batch": config.batch, "seed": config.seed}
-    for node in desk.online:
-        assert desk.client(node).samples == int(desk.data.sizes[desk.online[node]])
     theirs = simulate(desk.algorithm, desk.data, **size, trust=config.trust, device="cpu")
     for mine, reference in zip(desk.server().rounds(), theirs, strict=True):
         assert mine.uplinks == reference.uplinks and same(mine.log, reference.log)
         assert same(mine.progress.server, reference.progress.server)
+
+
+@pytest.mark.parametrize("attack", ["counts:0.34", "label-flip:0.34"])
+def test_a_client_that_lies_about_its_data_does_so_with_data_of_its_own_too(attack, tmp_path):
+    desk = Desk({**RUN, "attack": attack, "data.normalise": "none"}, tmp_path)
+    x = np.random.default_rng(0).random((40, 1, 8, 8), np.float32)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(40) % 10)
+    liars = desk.config.attacks.by(6).tolist()
+    for k, lies in enumerate(liars):
+        dealt = Client(desk.config, desk.rules, k, tmp_path)
+        assert torch.equal(dealt.data.labels, desk.data.labels) and dealt.samples == int(desk.data.sizes[k])
+        rules, own = replace(desk.rules, shape="1x8x8", classes=10), str(tmp_path / "own.npz")
+        mine, plain = (Client(replace(desk.config, attack=text), rules, k, tmp_path, own) for text in (attack, None))
+        assert mine.samples == plain.samples * (1000 if lies and attack.startswith("counts") else 1)
+        rows = plain.data.train[k]
+        flipped = lies and attack.startswith("label")
+        expected = 9 - plain.data.labels[rows] if flipped else plain.data.labels[rows]
+        assert torch.equal(mine.data.labels[rows], expected)
+
+
+def test_a_false_score_within_the_bounds_moves_the_mean_and_not_the_median(tmp_path):
+    def on_way(question, node, reply):
+        lies = question == "evaluate" and node == NODE
+        return [replaced(reply, **{"score/personal": [0.0, 1e5, 9.0]}) if lies else reply]
+
+    desk = Desk({**RUN, "rounds": 1, "out": str(tmp_path / "run")}, tmp_path / "clients", on_way)
+    serve(desk, desk.config, desk.rules)
+    (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert line["accuracy"] < 1 < line["accuracy_median"]
 
 
 def test_the_simulator_stops_with_the_client_that_would_spoil_the_state_and_leaves_the_last_good_one(tmp_path):

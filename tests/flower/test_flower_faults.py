@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flower_desk import DELTA, RUN, Desk, assert_missed, finished, flipped, replaced, same
+from pfed1bs.flower.client_app import without_folders
 from pfed1bs.flower.link import Reply
 from pfed1bs.flower.server import Stopped, start
 
@@ -31,6 +32,55 @@ def test_a_client_that_fails_is_left_out_with_the_reason_and_the_round_goes_on(r
     progress = finished(desk)
     assert [line for line in desk.said if reason in line and "round 1: client 2 is not counted" in line]
     assert_missed(desk, tmp_path, DELTA, progress, {1: [2]})
+
+
+def test_a_client_that_sleeps_is_left_in_peace_for_longer_and_longer_and_taken_back(tmp_path):
+    asleep = range(1, 7)
+
+    def on_way(question, node, reply):
+        return [] if question == "train" and node == 102 and reply.content["round"] in asleep else [reply]
+
+    run = {**RUN, "rounds": 12, "steps": 1, "algorithm.name": "obda"}
+    desk = Desk(run, tmp_path, on_way)
+    server, answers = desk.server(), []
+    for done in server.rounds():
+        answers.append(2 in done.cohort.ids.tolist())
+    trained = [node for question, node in desk.asked if question == "train"]
+    assert trained.count(101) == 12 and trained.count(102) == 9  # not in rounds 3, 5 and 6
+    assert answers == [True, *[False] * 6, *[True] * 5]
+    assert any("client 2 was too late 2 times in a row; it is asked again in round 4" in line for line in desk.said)
+    assert not server.roster.naps
+
+
+def test_sleepers_are_asked_where_nobody_else_is_left(tmp_path):
+    roster = Desk(RUN, tmp_path).server().roster
+    for client in (0, 1, 1, 2, 2, 2):
+        roster.late(client, 5)
+    assert roster.awake({0, 1, 2, 3}, 6, 2) == {0, 3} and roster.awake({0, 1, 2, 3}, 7, 2) == {0, 1, 3}
+    assert roster.awake({0, 1, 2, 3}, 6, 3) == {0, 1, 2, 3}
+
+
+def test_a_long_reason_is_one_short_line_of_the_log(tmp_path):
+    def on_way(question, node, reply):
+        return [Reply(node, None, "no\n\x1b[2J" * 500_000)] if (question, node) == ("train", 102) else [reply]
+
+    desk = Desk({**RUN, "rounds": 1}, tmp_path, on_way)
+    finished(desk)
+    (line,) = [line for line in desk.said if "not counted" in line]
+    assert len(line) < 400 and line.isprintable() and line.endswith(" ...")
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("no file /home/ward3/records/x.npz here", "no file x.npz here"),
+        ("cannot read '/srv/a b/c.pt': /tmp/d", "cannot read 'a b/c.pt': d"),
+        (r"C:\Users\ward3\x.npz is damaged", "x.npz is damaged"),
+        ("1/2 of the samples, 3 / 4", "1/2 of the samples, 3 / 4"),
+    ],
+)
+def test_the_server_does_not_hear_where_things_lie_at_a_client(text, left):
+    assert without_folders(text) == left
 
 
 def test_too_few_answers_repeat_the_round_and_then_give_the_undisturbed_bits(tmp_path):

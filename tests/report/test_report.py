@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from html.parser import HTMLParser
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from pfed1bs import report
 from pfed1bs.report import panels, tables
 from pfed1bs.report.groups import Spread, groups
-from pfed1bs.report.tables import notes
+from pfed1bs.report.headline import headline
+from pfed1bs.report.tables import environment, notes, settings
 from run_folders import COMMAND, records_of, run_folder
 
 
@@ -22,7 +24,7 @@ def page_of(records, home):
 
 def cells(page):
     """The result table as lists of words, without tags."""
-    rows = re.findall(r"<tr>\s*<th scope=\"row\">.*?</tr>", page[: page.index("<h2>Pictures")], re.DOTALL)
+    rows = re.findall(r"<tr data-group.*?</tr>", page[: page.index('<h2 id="curves"')], re.DOTALL)
     texts = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
     return [[re.sub(r"<[^>]*>", "", text).replace("&nbsp;", " ").strip() for text in row] for row in texts]
 
@@ -136,9 +138,10 @@ def test_no_runs_are_no_report(tmp_path):
 def test_the_page_shows_the_numbers_of_the_files(tmp_path):
     page = page_of([report.read(run_folder(tmp_path / "runs"))], tmp_path)
     (row,) = cells(page)
-    assert row == ["pfed1bs", "91.50", "0.001930", "0.01469 1/68", "90.50", "0.001442", "0.007767", "2.0", "0"]
-    for text in ("17,226", "88.25", "3.11.9", COMMAND, "algorithm.lr", "One seed only"):
+    assert row == ["pfed1bs", "91.50", "0.001930", "1/68", "90.50", "2.0", "0"]
+    for text in ("17,226", "88.25", "3.11.9", COMMAND, "algorithm.lr", "One seed only", "1000 B", "7.953 KiB"):
         assert text in page
+    assert "<h1>pfed1bs: 91.50 % accuracy at 1/68 of FedAvg&#39;s bytes</h1>" in page
 
 
 def test_the_page_of_a_comparison_has_deviations_and_the_difference_to_local_training(tmp_path):
@@ -150,11 +153,14 @@ def test_the_page_of_a_comparison_has_deviations_and_the_difference_to_local_tra
     ]
     for folder, other in zip(folders[:2], folders[2:], strict=True):  # the same clients
         (folder / "clients.csv").write_text((other / "clients.csv").read_text())
-    ours, local = cells(page_of(list(map(report.read, folders)), tmp_path))
-    assert ours[1] == "93.00 \N{PLUS-MINUS SIGN}1.41"
-    assert ours[4] == "+1.50 \N{PLUS-MINUS SIGN}0.71"
-    assert ours[6] == "83.00 \N{PLUS-MINUS SIGN}1.41"
-    assert (local[4], local[5], ours[-1]) == ("\N{EN DASH}", "90.50 \N{PLUS-MINUS SIGN}0.71", "0, 1")
+    page = page_of(list(map(report.read, folders)), tmp_path)
+    ours, local = cells(page)
+    assert ours[1:4] == ["93.00 \N{PLUS-MINUS SIGN}1.41", "80.29 \u2026 105.71", "+1.50 -4.9 \u2026 +7.9"]
+    assert ours[7] == "83.00 \N{PLUS-MINUS SIGN}1.41"
+    assert (local[3], local[6], ours[-1]) == ("\N{EN DASH}", "90.50 \N{PLUS-MINUS SIGN}0.71", "0, 1")
+    assert "<h1>pfed1bs: +1.5 points over training alone at 1/68 of FedAvg&#39;s bytes</h1>" in page
+    assert "95 % interval -4.85 to +7.85. It holds 0: no difference is shown." in page
+    assert "Differences to local, seed by seed" in page and "differences.csv" in page
 
 
 def test_the_page_says_when_runs_differ_in_more_than_the_method(tmp_path):
@@ -163,13 +169,6 @@ def test_the_page_says_when_runs_differ_in_more_than_the_method(tmp_path):
     (second / "config.toml").write_text(config.replace("batch = 64", "batch = 32"))
     told = notes(groups([report.read(first), report.read(second)]))
     assert "These runs differ in batch (64, 32), not only in the method." in told
-
-
-def test_markup_in_names_is_escaped_everywhere(tmp_path):
-    page = page_of(records_of(tmp_path / "runs", "<script>alert(1)</script>", "local"), tmp_path)
-    assert "<script" not in page
-    assert page.count("&lt;script&gt;") >= 5
-    assert "<script" not in (tmp_path / "plots" / "accuracy-rounds.svg").read_text()
 
 
 class Tags(HTMLParser):
@@ -183,29 +182,89 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def test_the_page_is_self_contained_and_its_references_hold(tmp_path):
-    page = page_of(records_of(tmp_path / "runs", "pfed1bs", "local", "fedavg"), tmp_path)
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    home = tmp_path_factory.mktemp("page")
+    return page_of(records_of(home / "runs", "<script>alert(1)</script>", "pfed1bs", "local", "fedavg"), home), home
+
+
+def test_markup_in_names_is_escaped_everywhere(page):
+    text, home = page
+    assert text.count("<script") == 1 and "<script>alert" not in text  # the page's own
+    assert text.count("&lt;script&gt;") >= 5
+    assert "<script" not in (home / "plots" / "accuracy-rounds.svg").read_text()
+
+
+def test_the_page_is_self_contained_and_its_references_hold(page):
+    text, home = page
     tags = Tags()
-    tags.feed(page)
-    assert not {tag for tag, _ in tags.found} & {"script", "link", "img", "iframe", "object"}
-    assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\((?!#)", page)
+    tags.feed(text)
+    assert not {tag for tag, _ in tags.found} & {"link", "img", "iframe", "object"}
+    assert not [attrs for tag, attrs in tags.found if tag == "script" and attrs]
+    assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\((?!#)", text)
     ids = [attrs["id"] for _, attrs in tags.found if "id" in attrs]
     assert len(ids) == len(set(ids))
-    named = set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', page))
+    named = set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', text))
     assert {first or second for first, second in named} <= set(ids)
     names = {"accuracy-bytes", "accuracy-clients", "accuracy-rounds", "diagnostics", "training-loss", "wire"}
+    names |= {"differences"}
     assert sum(tag == "svg" for tag, _ in tags.found) == len(names)
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {
+    assert {path.name for path in (home / "plots").iterdir()} == {
         f"{name}{ending}" for name in names for ending in (".svg", ".csv")
     }
 
 
-def test_colours_of_the_pictures_follow_the_page(tmp_path):
-    page = page_of(records_of(tmp_path / "runs", "pfed1bs"), tmp_path)
-    drawn = page[page.index("<svg") : page.rindex("</svg>")]
-    assert not re.search(r"#[0-9a-f]{6}\b", drawn)
+def test_the_numbers_of_a_picture_travel_with_the_page(page):
+    text, home = page
+    for name in ("accuracy-rounds", "wire"):
+        data = re.search(rf'download="{name}.csv" href="data:text/csv;base64,([^"]*)"', text)[1]
+        assert b64decode(data).decode() == (home / "plots" / f"{name}.csv").read_text()
+
+
+def test_lines_dots_and_rows_say_which_method_they_are(page):
+    text, _ = page
+    assert [*dict.fromkeys(re.findall(r'<tr data-group="(\d)" data-label="([^"]*)"', text))][1:] == [
+        *(("1", "pfed1bs"), ("2", "local"), ("3", "fedavg"))
+    ]
+    rounds = text[text.index('<figure id="accuracy-rounds"') :].partition("</figure>")[0]
+    lines = re.findall(r'<g class="line" data-group="(\d)"><title>(.*?)</title>', rounds)
+    assert lines[1:] == [("1", "pfed1bs"), ("2", "local"), ("3", "fedavg")]
+
+
+def test_colours_of_the_pictures_follow_the_page(page):
+    text, _ = page
+    drawn = text[text.index("<svg") : text.rindex("</svg>")]
+    ink = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})\b", drawn))
+    assert not ink
     for name in set(re.findall(r"var\((--c-[0-9a-f]{6})\)", drawn)):
-        assert page.count(f"{name}: #") == 2  # once for the light page, once for the dark one
+        assert text.count(f"{name}: #") == 3  # for the light page, the dark one, and paper
+
+
+def test_the_configuration_is_what_all_share_and_what_is_a_methods_own(tmp_path):
+    folders = [run_folder(tmp_path, name, options=f"lr = {lr}") for name, lr in (("pfed1bs", 0.1), ("fedavg", 0.2))]
+    found = settings(groups(map(report.read, folders)))
+    assert found.own == [("pfed1bs", "lr=0.1"), ("fedavg", "lr=0.2")]
+    assert found.shared["batch"] == "64" and found.shared["seed"] == "0"
+
+
+def test_environments_are_one_box_in_which_differences_stand_out(tmp_path):
+    folders = [run_folder(tmp_path, seed=seed) for seed in (0, 1, 2)]
+    env = json.loads((folders[0] / "env.json").read_text())
+    (folders[0] / "env.json").write_text(json.dumps({**env, "threads": 4}))
+    lines = environment([report.read(folder) for folder in folders])
+    assert ("python", "3.11.9", False) in lines and ("threads", "4 (1\u00d7), 2 (2\u00d7)", True) in lines
+
+
+def test_the_headline_prefers_the_fewest_bytes_among_the_best_and_training_alone_where_that_is_as_good(tmp_path):
+    def said(home, **scores):
+        folders = [run_folder(home, name, accuracies=(1, at), total_mib=mib) for name, (at, mib) in scores.items()]
+        return headline(groups(map(report.read, folders)))
+
+    cheap = said(tmp_path / "a", fedavg=(91.0, 9.0), pfed1bs=(90.8, 1.0), local=(80.0, 0.0))
+    assert cheap.title.startswith("pfed1bs: +10.8 points over training alone at 1/68")
+    assert cheap.told[1].startswith("It sends the fewest bytes of the 2 within 0.3 points of the highest mean")
+    alone = said(tmp_path / "b", fedavg=(91.0, 9.0), local=(90.8, 0.0))
+    assert alone.title == "Training alone is within 0.3 points of the best of 2 methods, and sends nothing"
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "jinja2"])

@@ -7,11 +7,11 @@ import pytest
 
 from pfed1bs import report
 from pfed1bs.algorithms import REGISTRY
+from pfed1bs.report.columns import significant
 from pfed1bs.report.groups import groups, student
 from pfed1bs.report.labels import column, near
 from pfed1bs.report.leading import leading
-from pfed1bs.report.results import significant
-from pfed1bs.report.style import KNOWN, pen, size
+from pfed1bs.report.style import KNOWN, distinct, pen, size
 from run_folders import records_of, run_folder
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -25,6 +25,14 @@ def test_every_method_has_its_own_look_in_every_picture():
     looks = [pen(name) for name in KNOWN]
     assert len(set(looks)) == len(KNOWN) and {*KNOWN} == REGISTRY.keys() - {"local"}
     assert len({pen("pfed1bs", variant) for variant in range(8)}) == 8
+
+
+def test_methods_that_stand_out_together_have_different_colours():
+    assert pen("eden").colour == pen("eden-two").colour or pen("fedavg").colour == pen("eden-two").colour
+    named = [("local", 0), ("fedavg", 0), ("eden-two", 0), ("ferret", 0), ("eden", 0), ("pfed1bs", 0), ("pfed1bs", 1)]
+    found = distinct(named)
+    assert len({own.colour for own in found}) == len(named)
+    assert found[:2] == [pen("local"), pen("fedavg")]  # the first keep theirs
 
 
 def test_names_in_a_column_keep_their_order_and_move_as_little_as_can_be():

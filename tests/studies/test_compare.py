@@ -140,7 +140,7 @@ def test_the_terminal_and_the_page_show_the_same_cells(tmp_path):
     heads, *lines = table.brief()
     assert heads == ["method", "personal", "MiB/round", "of FedAvg"] and lines[1][0] == "pfed1bs"
     assert lines[1][1] == table.cells(table.rows[1])[0].text == "91.50"
-    assert lines[1][3] == table.cells(table.rows[1])[2].aside == "1/68"
+    assert lines[1][3] == table.cells(table.rows[1])[3].text == "1/68"
 
 
 def test_a_report_of_several_runs_leaves_their_own_reports_alone(tmp_path, monkeypatch, capsys):

@@ -26,6 +26,8 @@ class DeltaFloat32(PFed1BSDelta):
     scales: ClassVar[str] = "one"  # type: ignore[misc]
     feedback: ClassVar[bool] = False  # type: ignore[misc]
     robust: ClassVar[str] = "none"  # type: ignore[misc]
+    epsilon: ClassVar[float] = 0.0  # type: ignore[misc]
+    loudness: ClassVar[float] = 0.0  # type: ignore[misc]
     snapshots: ClassVar[str] = "float32"  # type: ignore[misc]
     share: ClassVar[float] = 1.0  # type: ignore[misc]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import sketch_size
+from pfed1bs.algorithms.base.private import REHEARSAL, randomised
 from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.core.rng import TIES, bits, key
 from pfed1bs.core.sketch import Sketch, gaussian, penalty, srht
@@ -39,6 +40,7 @@ class PFed1BS(Method):
     use_D: bool = option(True, "random signs in front of the transform")
     start: Literal["common", "own"] = option("common", "own: every client draws its first weights (ablation)")
     code: Literal["plain", "entropy"] = option("plain", "entropy: send the same bits as differences to what is known")
+    epsilon: float = option(0.0, "local privacy of a message at delta = 1e-5; 0: none (docs/security.md)", NOT_NEGATIVE)
 
     paper: ClassVar[str] = "Cheng et al., AAAI 2026"
     personalises: ClassVar[bool] = True
@@ -113,6 +115,7 @@ class PFed1BS(Method):
         if held is not None and v is not None:
             held = pack(v).expand_as(held)
         kept = present(velocity=walk.velocity, consensus=held)
+        z = randomised(z, cohort, self.epsilon) if self.epsilon else z
         return {"w": walk.w, **walk.buffers, **kept, **log}, {"sketch": z}
 
     def pull(self, w: Tensor, v: Tensor | None) -> Lifted | None:
@@ -161,3 +164,8 @@ class PFed1BS(Method):
     def diagnose(self, server: State, message: Message) -> State:
         """How far the clients' sketches are apart."""
         return {"log/sketch": message["sketch"]}
+
+    @property
+    def remark(self) -> str:
+        """What noise from a known seed does not do."""
+        return REHEARSAL if self.epsilon else ""

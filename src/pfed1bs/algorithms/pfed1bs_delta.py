@@ -13,10 +13,11 @@ from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, code, layers
+from pfed1bs.algorithms.base.private import REHEARSAL, kept, randomised
 from pfed1bs.algorithms.base.robust import trimmed, unknown
 from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.options import NOT_NEGATIVE, SHARE, at_least, option
+from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
 from pfed1bs.core.votes import sign, unpack
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, model_of, present, stack
 from pfed1bs.engine.trust import clamped
@@ -54,6 +55,8 @@ class PFed1BSDelta(Method):
     robust: Literal["none", "trimmed"] = option(
         "none", "trimmed: leave out clients whose signs are against the others', round after round (docs/security.md)"
     )
+    epsilon: float = option(0.0, "local privacy of a message at delta = 1e-5; 0: none (docs/security.md)", NOT_NEGATIVE)
+    loudness: float = option(0.005, "with epsilon: what a sign stands for; a scale would tell of samples", POSITIVE)
     feedback: bool = option(False, "both sides remember what their signs lost and add it to the next message")
     snapshots: Literal["auto", "coded", "float32"] = option(
         "auto", "what clients are sent that were away long; auto: coded, 4 bits a weight, where that happens often"
@@ -183,6 +186,7 @@ class PFed1BSDelta(Method):
         theta, keeping = clients["theta"], self.keeping
         u, buffers, loss = self.descent.run(theta, kept_of(clients, SHARED), keeping.shared(clients, cohort, batches))
         memory, said = self.spoken(clients, u - theta, cohort.round)
+        said = self.private(said, cohort) if self.epsilon else said
         kept = keeping.kept(clients, {"w": u, **buffers}, cohort, batches)
         return {**kept, **apart(buffers), **memory, "theta": theta, "log/loss": loss}, said
 
@@ -194,6 +198,11 @@ class PFed1BSDelta(Method):
         z, s = sign(a), phi.scale(a, shrink=self.feedback)
         memory = {"error": delta - phi.lift(phi.scaled(z, s))} if self.feedback else {}
         return memory, {"signs": z, "scale": s}
+
+    def private(self, said: Message, cohort: Cohort) -> Message:
+        """Signs of which some are turned over, with a scale that depends on nothing and makes up for it."""
+        scale = torch.full_like(said["scale"], self.loudness / kept(self.epsilon, self.m))
+        return {"signs": randomised(said["signs"], cohort, self.epsilon), "scale": scale}
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """From q = sum_k p_k s_k z_k, in float64 by ascending id: v = sign(R_t q), s = |q|_2^2 / |q|_1, and theta."""
@@ -225,9 +234,15 @@ class PFed1BSDelta(Method):
     def size(self, cohort: Cohort) -> float:
         """eta_g of a round: by default 1, unless the noise of a step would be more than NOISE updates of a client."""
         noise = (pi / 2) * float(cohort.weights.square().sum() / self.density) ** 0.5  # of a step of 1, in updates
+        noise /= kept(self.epsilon, self.m) if self.epsilon else 1
         return (self.step or (1.0 if self.feedback else min(1.0, NOISE / noise))) / (1 + self.decay * cohort.round)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The client's model, and the shared one with the statistics that its local steps left."""
         shared = {**kept_of(clients, SHARED), "w": stack(server["theta"], len(clients["w"]))}
         return {"personal": model_of(clients), "global": shared}
+
+    @property
+    def remark(self) -> str:
+        """What noise from a known seed does not do."""
+        return REHEARSAL if self.epsilon else ""

@@ -7,12 +7,14 @@ from textwrap import wrap
 HELP = {  # what it is for: how it is written
     "run": "run one method: pfed1bs run [RECIPE] [--rounds 50] [--algorithm.lam 1e-3] [--out DIR] [--resume]",
     "compare": "run several methods, variants and seeds: pfed1bs compare [RECIPE] [--algorithms NAMES] "
-    "[--runs 'NAME key=value' ...] [--seeds 0,1,2]",
+    "[--runs 'NAME key=value' ...] [--sweep KEY=V1,V2 ...] [--seeds 0,1,2]",
     "tune": "choose options on training samples, by one rule for all methods: pfed1bs tune [RECIPE] "
     "[--algorithms NAMES] [--seeds 100,101] [--points 9] [--write RECIPE.toml]",
     "reproduce": "a table or figure of the paper, with what it left out beside it: pfed1bs reproduce NAME|all "
     "[--quick] [--only mnist] [--seeds 0] [--resume]",
     "report": "make report.html from run folders: pfed1bs report RUN... [--against NAME] [--out DIR]",
+    "runs": "list runs, compare two, hand rounds to other programs: pfed1bs runs [FOLDER...] [--where KEY=VALUE ...] "
+    "[--differ] [--csv FILE] [--tensorboard DIR]",
     "export": "a trained model as a plain state_dict, with a card: pfed1bs export RUN --client 3 --out "
     "model.safetensors [--shared]",
     "predict": "what a trained model answers: pfed1bs predict RUN --client 3 FILE.npz [--shared] [--out ANSWERS.npz]",
@@ -64,6 +66,7 @@ EXAMPLES = {
     "export": ("pfed1bs export runs/mine --client 3 --out model.safetensors",),
     "predict": ("pfed1bs predict runs/mine --client 3 samples.npz",),
     "report": ("pfed1bs report runs/mine", "pfed1bs report results/mnist-delta-iid.json --against ditto"),
+    "runs": ("pfed1bs runs --where method=pfed1bs-delta 'accuracy>=90'", "pfed1bs runs runs/a runs/b --differ"),
     "data": ("pfed1bs data --data.partition dirichlet:0.3 --picture who.svg",),
     "list": ("pfed1bs list", "pfed1bs list --algorithm.name eden --algorithm.bits 0.5"),
     "costs": ("pfed1bs costs",),

@@ -17,7 +17,7 @@ from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config, DataConfig, load
 from pfed1bs.runs.folder import written
 from pfed1bs.runs.run import folder_of
-from pfed1bs.studies import comparison, tuning
+from pfed1bs.studies import comparison, sweeping, tuning
 from pfed1bs.studies.design import Design, varied
 
 AGAINST = {
@@ -35,6 +35,10 @@ COMPARED = {
     "--parallel": "runs at a time, each in a process of its own with one CPU thread (default: 1)",
 }
 
+LISTED = {
+    "--runs": "variants: 'NAME key=value ...'",
+    "--sweep": "KEY=V1,V2,...: every value of a key of the configuration; of several, every combination",
+}
 TUNED = {
     "--algorithms": "names with commas between, or all (default: those of the recipe)",
     "--seeds": "whole numbers with commas between, none of the recipe's tables (default: 100,101)",
@@ -48,12 +52,13 @@ TUNED = {
 
 def compare_command(words: list[str]) -> None:
     """`pfed1bs compare`: every variant with every seed, one table; --resume leaves finished runs as they are."""
-    own, recipe, rest = split(words, "compare", RESUME | JSON, COMPARED, {"--runs": "variants: 'NAME key=value ...'"})
+    own, recipe, rest = split(words, "compare", RESUME | JSON, COMPARED, LISTED)
     named = load(recipe).compare
     names = named.algorithms if own.algorithms is None else [name for name in own.algorithms.split(",") if name]
     variants = [*comparison.methods(names), *(comparison.variant(text) for text in own.runs)]
     config = load(recipe, rest, [item.name for item in variants])
-    runs = comparison.entries(config, variants, seeds(own.seeds, named.seeds, rest, config), designed(own, rest))
+    given = seeds(own.seeds, named.seeds, rest, config)
+    runs = sweeping.swept(recipe, rest, variants, given, own.sweep, designed(own, rest))
     against = compared_with(own, [item.name for item in variants])
     ready(config, own.resume)
     folder = empty(config, "compare", own.resume)

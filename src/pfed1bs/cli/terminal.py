@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from shutil import get_terminal_size
-from textwrap import wrap
+from textwrap import fill, wrap
 
 from pfed1bs import report
 from pfed1bs.cli.board import Board
@@ -16,6 +16,7 @@ from pfed1bs.core.options import shown
 from pfed1bs.engine.metrics import METRICS
 from pfed1bs.report.drawn import ENDINGS
 from pfed1bs.report.groups import groups
+from pfed1bs.report.headline import headline
 from pfed1bs.report.records import metric_of
 from pfed1bs.report.results import CAPTION, labelled, plain, results
 from pfed1bs.report.statistics import MOST, Against
@@ -170,6 +171,8 @@ def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None
         print(CAPTION)
     if against:
         show_differences(against, labelled(groups(records)))
+    for sentence in headline(groups(records)).told if len(records) > 1 else ():
+        print(fill(sentence, get_terminal_size().columns))
     print(f"folder  {folder}\nreport  {folder / 'report.html'}\npicture {folder / 'plots' / 'accuracy-bytes.svg'}")
 
 

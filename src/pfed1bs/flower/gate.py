@@ -9,6 +9,7 @@ import argparse
 import re
 import socket
 import ssl
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +26,7 @@ FILES = ("ca.crt", "server.pem", "server.key")
 FLEET = re.compile(rb"/v1/fleet/[a-z-]+")  # matched with the path as it was sent: no dots, no escapes
 HOP = (b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade")  # for one connection only
 OURS = (b"host", b"forwarded", b"x-forwarded-for", b"x-forwarded-proto")  # what the SuperLink believes of its peer
+MOST = 64  # MiB of one call: a float32 model of 16 million weights
 IDLE = 2.0  # seconds to keep a connection to the SuperLink, which closes its own after 5
 
 
@@ -34,14 +36,15 @@ def command(keys: Path, words: list[str]) -> None:
     parser.add_argument("--host", required=True, help="address of this machine that devices connect to")
     parser.add_argument("--port", type=int, default=8000, help="and its port")
     parser.add_argument("--superlink", default="127.0.0.1:8000", help="where the SuperLink listens")
+    parser.add_argument("--most", type=int, default=MOST, help="MiB that one call may have; a longer one is cut off")
     own = parser.parse_args(words)
     for name in FILES:
         if not (keys / name).is_file():
             raise UserError(f"{keys / name} is missing", f"the gate needs {', '.join(FILES)} in one folder")
-    serve(keys, (own.host, own.port), own.superlink)
+    serve(keys, (own.host, own.port), own.superlink, own.most)
 
 
-def serve(keys: Path, address: tuple[str, int], superlink: str) -> None:
+def serve(keys: Path, address: tuple[str, int], superlink: str, most: int = MOST) -> None:
     """Listen with the certificate in `keys` and pass calls on to the SuperLink, until the process is told to stop."""
     trusted = ssl.create_default_context(cafile=keys / "ca.crt")
     client = httpx.AsyncClient(
@@ -52,7 +55,7 @@ def serve(keys: Path, address: tuple[str, int], superlink: str) -> None:
         trust_env=False,
     )
     config = uvicorn.Config(
-        gate(client),
+        gate(client, most << 20),
         ssl_certfile=keys / "server.pem",
         ssl_keyfile=keys / "server.key",
         log_level="warning",
@@ -66,19 +69,34 @@ def serve(keys: Path, address: tuple[str, int], superlink: str) -> None:
         uvicorn.Server(config).run([listening])
 
 
-def gate(superlink: httpx.AsyncClient) -> ASGIApp:
-    """Pass calls of the fleet API on to the SuperLink; to everything else the answer is 404."""
+class TooLong(Exception):
+    """A call with more bytes than any honest one."""
+
+
+def gate(superlink: httpx.AsyncClient, most: int = MOST << 20) -> ASGIApp:
+    """Pass calls of the fleet API on to the SuperLink, up to `most` bytes; to everything else the answer is 404."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         passes = request.method == "POST" and FLEET.fullmatch(scope["raw_path"]) and not scope["query_string"]
-        answer = await _passed(request, superlink) if passes else PlainTextResponse("only the fleet API is here", 404)
+        answer = (
+            await _passed(request, superlink, most) if passes else PlainTextResponse("only the fleet API is here", 404)
+        )
         await answer(scope, receive, send)
 
     return app
 
 
-async def _passed(request: Request, superlink: httpx.AsyncClient) -> Response:
+async def _bounded(request: Request, most: int) -> AsyncIterator[bytes]:
+    """The bytes of a call as they come, until they are too many."""
+    async for part in request.stream():
+        most -= len(part)
+        if most < 0:
+            raise TooLong
+        yield part
+
+
+async def _passed(request: Request, superlink: httpx.AsyncClient, most: int) -> Response:
     """What the SuperLink answers; 502, after which SuperNodes try again, if it does not."""
     headers = [(name, value) for name, value in request.headers.raw if name not in HOP + OURS]
     peer = request.client.host if request.client else ""
@@ -86,10 +104,12 @@ async def _passed(request: Request, superlink: httpx.AsyncClient) -> Response:
         "POST",
         request.scope["raw_path"].decode(),
         headers=[*headers, (b"x-forwarded-for", peer.encode())],
-        content=request.stream(),
+        content=_bounded(request, most),
     )
     try:
         answer = await superlink.send(question, stream=True)
+    except TooLong:
+        return PlainTextResponse(f"a call has at most {most} bytes", 413)
     except (httpx.TransportError, ClientDisconnect) as error:
         return PlainTextResponse(f"the SuperLink does not answer: {type(error).__name__}", 502)
     passed = StreamingResponse(answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose))

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 POLL = 0.2  # seconds between looks for replies
 LATE = "no answer in time"
+LONGEST = 300  # letters of a reason
 Value = bool | int | float | str | bytes | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Content = Mapping[str, Value]  # what one record holds
 Question = Literal["query", "train", "evaluate"]  # who are you; do a round; how good is your model
@@ -74,6 +75,12 @@ def ask(link: Link, question: Question, letters: Mapping[int, Content], timeout:
         if not ticket.waiting:
             return replies
         link.pause(POLL)
+
+
+def told(error: object) -> str:
+    """What a client or its message gave as a reason, fit for a log: one line, printable, not long."""
+    text = "".join(letter if letter.isprintable() else " " for letter in str(error)[: 2 * LONGEST])
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
 def whole(content: Content, key: str) -> int:

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from pfed1bs.engine.rounds import Progress
-from pfed1bs.flower.link import Content, Link, Reply, Ticket, numbers, whole
+from pfed1bs.flower.link import Content, Link, Reply, Ticket, numbers, told, whole
+
+LONGEST = 16  # rounds that a client which never answers is left in peace
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Member:
 class Roster:
     """The members of a federation. A client is its partition; the node that speaks for it may change."""
 
-    federation: str
+    question: Content  # that new nodes are asked
     clients: int
     max_samples: int
     event: Callable[[str], None]
@@ -31,6 +33,8 @@ class Roster:
     pins: dict[int, int] | None = None  # by client: the only node that may speak for it; None: any may
     lost: set[int] = field(default_factory=set)  # clients that have said that their replica is not the server's
     refused: set[int] = field(default_factory=set)  # nodes that introduced themselves wrongly, or not at all
+
+    naps: dict[int, tuple[int, int]] = field(default_factory=dict)  # by client: times too late in a row, until when
 
     tickets: list[Ticket] = field(default_factory=list)  # questions to new nodes
     claims: dict[int, Member] = field(default_factory=dict)  # by client: who says it is one that another node is
@@ -49,11 +53,6 @@ class Roster:
         self.tickets = [ticket for ticket in self.tickets if ticket.waiting]
         return {client for client, member in self.members.items() if member.node in here}
 
-    @property
-    def question(self) -> Content:
-        """What a new node is asked."""
-        return {"federation": self.federation}
-
     def _heard(self, link: Link, here: set[int], reply: Reply, timeout: float) -> None:
         """Admit a node, or settle the claim of another on its place: it keeps it if it answers."""
         for client, rival in [*self.claims.items()]:
@@ -67,7 +66,7 @@ class Roster:
         try:
             client, member = self._member(reply)
         except ValueError as error:
-            return self._refuse(reply.node, str(error))
+            return self._refuse(reply.node, told(error))
         if self.pins is not None and (own := self.pins.setdefault(client, reply.node)) != reply.node:
             return self._refuse(reply.node, f"client {client} is pinned to node {own}")
         before = self.members.get(client, member)
@@ -102,8 +101,24 @@ class Roster:
         return torch.tensor([self.members[k].samples if k in self.members else 0 for k in range(self.clients)])
 
     def note(self, client: int, held: list[int] | None) -> None:
-        """Write down which states a client really has; None: those that the server counted on."""
+        """Write down which states a client really has, now that it has answered; None: those the server counted on."""
+        self.naps.pop(client, None)
         self.members[client] = replace(self.members[client], held=None if held is None else tuple(held))
+
+    def late(self, client: int, round: int) -> None:
+        """A client gave no answer in time; from the second time on it is left in peace for 1, 2, 4, ... rounds."""
+        times = self.naps.get(client, (0, 0))[0] + 1
+        pause = min(1 << times - 2, LONGEST) if times > 1 else 0
+        self.naps[client] = times, round + 1 + pause
+        if pause:
+            self.event(
+                f"client {client} was too late {times} times in a row; it is asked again in round {round + 1 + pause}"
+            )
+
+    def awake(self, here: set[int], round: int, least: int) -> set[int]:
+        """Those who are worth asking in a round; all, if they would be fewer than `least`."""
+        found = {client for client in here if self.naps.get(client, (0, 0))[1] <= round}
+        return found if len(found) >= least else here
 
     def reconciled(self, now: Progress) -> Progress:
         """The progress with `seen` as clients can live up to it: one that lost states starts from an older one."""

@@ -15,7 +15,7 @@ from pfed1bs.engine.scores import Score
 from pfed1bs.engine.trust import finite
 from pfed1bs.engine.turns import Diverged, joined
 from pfed1bs.flower.judging import needed, possible
-from pfed1bs.flower.link import Content, Link, Question, Reply, ask, numbers, reals, whole
+from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, numbers, reals, told, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs.config import Config
@@ -48,14 +48,17 @@ class Server:
     rules: Rules
     federation: str  # tells this federation's client states from others'
     event: Callable[[str], None]  # where to say who was not counted, and why
+    told: str = ""  # what clients must know of the run beside Flower's run config
 
+    address: Content = field(init=False)  # what stands in every letter
     roster: Roster = field(init=False)
     resting: set[int] = field(init=False, default_factory=set)  # clients whose own models are at rest, as they say
     differing: list[bytes] = field(init=False, default_factory=list)  # who has another replica says so in a round
 
     def __post_init__(self) -> None:
         """Nobody is known yet."""
-        self.roster = Roster(self.federation, self.config.clients, self.rules.max_samples, self.event)
+        self.address = {"federation": self.federation, **({"run": self.told} if self.told else {})}
+        self.roster = Roster(self.address, self.config.clients, self.rules.max_samples, self.event)
 
     def rounds(self, resume: Progress | None = None) -> Iterator[Round]:
         """Do the rounds one by one; the caller must save each before it takes the next."""
@@ -76,7 +79,8 @@ class Server:
             here = self._present(wanted)
             now = self.roster.reconciled(now)
             plan = prepare(self.algorithm, now, self.roster.sizes, self.config.seed_of("batches"), self.config.sampled)
-            asked.append(plan.part(torch.tensor(sorted(here - {*answers}), dtype=torch.int64)))
+            worth = here if attempt > 1 else self.roster.awake(here, now.round, self.rules.min_clients)
+            asked.append(plan.part(torch.tensor(sorted(worth - {*answers}), dtype=torch.int64)))
             answers |= self._answers(now, asked[-1])
             while (counted := len({*plan.cohort.ids.tolist()} & {*answers})) >= self.rules.min_clients:
                 try:
@@ -125,13 +129,15 @@ class Server:
                 self.roster.note(client, None)
                 self.roster.lost.discard(client)
             except ValueError as error:
-                self.event(f"round {now.round}: client {client} is not counted: {error}")
+                self.event(f"round {now.round}: client {client} is not counted: {told(error)}")
+                if reply.error == LATE:
+                    self.roster.late(client, now.round)
         return valid
 
     def _asked(self, question: Question, now: Progress, letters: dict[int, Content]) -> Iterator[tuple[int, Reply]]:
         """Send letters to clients; what comes back from the nodes that were asked, in the order of clients."""
-        common: Content = {"federation": self.federation, "round": now.round}
         nodes = {self.roster.members[client].node: client for client in letters}
+        common: Content = {**self.address, "round": now.round}
         sent = {node: {**common, **letters[k], "base": int(now.seen[k])} for node, k in nodes.items()}
         replies = ask(self.link, question, sent, self.rules.timeout)
         for reply in replies:
@@ -192,13 +198,9 @@ class Server:
         heard = [answers[client] for client in part.cohort.ids.tolist()] if self.algorithm.up else []
         sent = [answer.up for answer in heard]
         after, shared = conclude(self.algorithm, now, part, sent, self.config.trust, pairs=False)
-        news = [items for one in asked for items in one.news]
-        active = [one.active for one in asked]
-        everyone = Cohort(
-            self.config.seed_of("batches"),
-            now.round,
-            *(torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen")),
-        )
+        news, active = [items for one in asked for items in one.news], [one.active for one in asked]
+        parts = (torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen"))
+        everyone = Cohort(self.config.seed_of("batches"), now.round, *parts)
         after, extra = replace(after, lost=after.lost | self.roster.lost), counted(self.differing)
         logs = [answers[client].log for client in sorted(answers)]
         common = {*logs[0]}.intersection(*logs)
@@ -211,7 +213,8 @@ class Server:
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
         """The connected clients, and how good their models are on their own test samples."""
-        here = torch.tensor(sorted(self.roster.refresh(self.link, self.rules.timeout)), dtype=torch.int64)
+        there = self.roster.refresh(self.link, self.rules.timeout)
+        here = torch.tensor(sorted(self.roster.awake(there, now.round, 1)), dtype=torch.int64)
         now = self.roster.reconciled(now)
         cohort = Cohort(self.config.seed_of("batches"), now.round, here, self.roster.sizes[here], now.seen[here])
         sent = needed(self.algorithm, now, cohort) if len(here) else []
@@ -221,7 +224,7 @@ class Server:
             try:
                 found[client] = self._scores(self._content(now, client, reply))
             except ValueError as error:
-                self.event(f"round {now.round}: client {client} is not judged: {error}")
+                self.event(f"round {now.round}: client {client} is not judged: {told(error)}")
         names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
         stacked = {name: torch.tensor([one[name] for one in found.values()], dtype=torch.float64) for name in names}
         kinds = self._counts, self.algorithm.task.loss.metrics

@@ -4,7 +4,7 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import strftime
 from typing import ClassVar, Self
@@ -26,13 +26,14 @@ from pfed1bs.runs.run import folder_of, method
 WIRE = {"up": 8752, "down": 1838}  # bytes that HTTP adds to a question and its answer (results/flower-wire.json)
 
 
-def serve(link: Link, config: Config, rules: Rules) -> Path:
-    """Do all rounds over a link and write them down; the folder."""
+def serve(link: Link, config: Config, rules: Rules, told: str = "") -> Path:
+    """Do all rounds over a link and write them down; the folder. `told`: what clients must know of the run besides."""
     algorithm = method(config, *rules.problem(config))
     path = folder_of(config, f"{config.method}-flower-s{config.seed}")
     with Folder(path, config).open(rules.resume) as folder:
         written(path / "normalise.json", json.dumps(rules.about(config)) + "\n")
-        server = Server(algorithm, link, config, rules, folder.federation, folder.event)
+        folder.name(asdict(rules))
+        server = Server(algorithm, link, config, rules, folder.federation, folder.event, told)
         server.roster.pins = folder.pins if rules.pin else None
         folder.server, folder.counted = server, link.size
         for _ in record(Federated(server, rules), folder, Schedule(config.rounds)):
@@ -77,6 +78,11 @@ class Folder(RunFolder):
         """The name that tells the clients' states of this federation from others."""
         return str(json.loads((self.path / "federation.json").read_text())["name"])
 
+    def name(self, rules: Options, federation: str = "") -> None:
+        """Write down the federation's name, and the rules that it goes on by."""
+        about = {"name": federation or self.federation, "rules": rules}
+        written(self.path / "federation.json", json.dumps(about) + "\n")
+
     @property
     def pins(self) -> dict[int, int]:
         """Which node each client is pinned to."""
@@ -91,7 +97,7 @@ class Folder(RunFolder):
         super().open(resume)
         if not (self.path / "federation.json").exists():
             self.remember(None)
-            written(self.path / "federation.json", json.dumps({"name": secrets.token_hex(8)}) + "\n")
+            self.name({}, secrets.token_hex(8))
         if resume:
             self.event(f"goes on with round {self.progress.round if self.progress else 0}")
         return self
@@ -109,7 +115,8 @@ class Folder(RunFolder):
             return {}
         metric = scores["personal"].metric
         self.event(f"round {done.number}: {metric.told(line[metric.name])} at {len(ids)} clients")
-        return line | {"judged": len(ids)}
+        middle = float(scores["personal"].clients.nanmedian())  # a client that lies about its score moves it little
+        return line | {f"{metric.name}_median": middle, "judged": len(ids)}
 
     def append(self, record: Record, done: Round) -> None:
         """Write down a round with what the link has carried for it."""

@@ -35,7 +35,7 @@ class End:
     @property
     def size(self) -> float:
         """Of the letters, in points."""
-        return 9.0 if self.strong else 8.0
+        return 9.5 if self.strong else 8.5
 
     @property
     def words(self) -> str:
@@ -113,17 +113,26 @@ def near(
     spots: Sequence[tuple[float, ...]], sizes: Sequence[tuple[float, float]], bounds: Box, ink: np.ndarray
 ) -> list[tuple[float, float]]:
     """The left middle of each text: near its spot, over no text before it, and over as little ink (P, 2) as can be."""
-    taken, places = np.empty((0, 4)), []
+    taken, places, share = np.empty((0, 4)), [], np.linspace(0.2, 1, 9)[:, None]
     for (x, y), (wide, tall) in zip(spots, sizes, strict=True):
         aside = np.array([GAP, 4 * GAP, 9 * GAP, -wide - GAP, -wide - 5 * GAP])
-        up = np.arange(-30, 31) * tall / 3
+        up = np.arange(-44, 45) * tall / 2
         away = np.abs(up)[:, None] + np.where(aside > 0, aside - GAP, 12 - aside - wide - GAP)
         left, middle = (part.ravel() for part in np.broadcast_arrays(x + aside, (y + up)[:, None]))
         boxes = np.stack([left, middle - tall / 2, left + wide, middle + tall / 2], 1)
-        best = int(np.argmin(away.ravel() + _cost(boxes, taken, bounds, ink)))
-        taken = np.concatenate([taken, boxes[best : best + 1]])
+        ends = np.stack([np.where(left > x, left, left + wide), middle], 1)  # of the thin lines to the spot
+        leaders = (x, y) + share * (ends[:, None] - (x, y))  # (N, 9, 2)
+        crossed = _inside(leaders.reshape(-1, 2), taken).reshape(len(boxes), -1).sum(1)
+        best = int(np.argmin(away.ravel() + _cost(boxes, taken, bounds, ink) + 40.0 * crossed))
+        taken, ink = np.concatenate([taken, boxes[best : best + 1]]), np.concatenate([ink, *[leaders[best]] * 3])
         places.append((float(left[best]), float(middle[best])))
     return places
+
+
+def _inside(points: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """In how many boxes each point lies."""
+    found: np.ndarray = ((points[:, None] > boxes[:, :2]) & (points[:, None] < boxes[:, 2:])).all(2).sum(1)
+    return found
 
 
 def _cost(boxes: np.ndarray, taken: np.ndarray, bounds: Box, ink: np.ndarray) -> np.ndarray:

@@ -19,6 +19,11 @@ def leading(found: Sequence[Group]) -> list[bool]:
     return [i in list(chosen)[:MOST] for i in range(len(found))]
 
 
+def ordered(found: list[Group]) -> list[Group]:
+    """Few groups as they come, many with the best first."""
+    return found if len(found) <= FEW else sorted(found, key=worth, reverse=True)
+
+
 def front(found: Sequence[Group]) -> list[int]:
     """Those that none beats with as few bytes, by ascending bytes."""
     best, kept = float("-inf"), []

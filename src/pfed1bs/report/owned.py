@@ -58,18 +58,18 @@ def bars(axes: "Axes", counts: np.ndarray, order: Sequence[int], width: float) -
     axes.set_yticks(range(0, len(held), every), [str(client) for client in list(order)[::every]])
     axes.grid(False, axis="y")
     if 1 < classes <= LEGEND:
-        _explain(axes, shades)
+        _explain(axes, shades, 10 if width > 200 else 5)
     elif classes > LEGEND:
         _scale(axes, classes)
 
 
-def _explain(axes: "Axes", shades: Sequence[Shade]) -> None:
+def _explain(axes: "Axes", shades: Sequence[Shade], columns: int) -> None:
     """A square for every label, above the bars."""
     from matplotlib.patches import Patch
 
     squares = [Patch(color=shade, label=str(label)) for label, shade in enumerate(shades)]
     axes.legend(
-        handles=squares, ncols=10, loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False, fontsize=7.5,
+        handles=squares, ncols=columns, loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False, fontsize=7.5,
         title="label", title_fontsize=8, alignment="left", handlelength=0.7, handletextpad=0.25, columnspacing=0.55,
         borderaxespad=0.1, labelcolor=INK,
     )  # fmt: skip

@@ -1,29 +1,47 @@
 """One HTML file that says what was run, what came out and what it cost; it needs nothing but a browser."""
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from pfed1bs.core.extras import need
+from pfed1bs.report.columns import wire
 from pfed1bs.report.drawn import ENDINGS, draw_all
-from pfed1bs.report.groups import groups
+from pfed1bs.report.groups import Group, differing, groups
+from pfed1bs.report.headline import headline
+from pfed1bs.report.leading import leading, ordered
+from pfed1bs.report.pictures import Picture, shown_of
 from pfed1bs.report.records import RunRecord
 from pfed1bs.report.results import labelled, results
 from pfed1bs.report.statistics import Against
 from pfed1bs.report.style import DARK
-from pfed1bs.report.tables import clients, environments, facts, notes, settings
+from pfed1bs.report.tables import clients, environment, facts, notes, settings
 
 CAPTIONS = {
+    "accuracy-rounds": "Personal {} against rounds, with 95 % intervals over seeds.",
     "accuracy-bytes": "Personal {} against everything sent until then, up and down, by all clients together.",
-    "accuracy-rounds": "Personal {} against rounds.",
-    "accuracy-clients": "Personal {} client by client, after the last round, beside the labels that each holds.",
-    "wire": "What crossed the wire.",
-    "differences": "Differences.",
+    "differences": "Personal {} minus that of the method named below the axis, seed by seed, after the last round.",
+    "accuracy-clients": "Personal {} of every client after the last round, beside the samples that it trains on.",
+    "wire": "What crosses the wire in a round, in the mean over rounds.",
     "training-loss": "Training loss, mean over the clients of a round.",
     "diagnostics": "What the methods log about themselves, by rounds.",
 }
+CURVES = ("accuracy-rounds", "accuracy-bytes", "training-loss")  # that say their numbers under the pointer
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A picture as the page has it."""
+
+    name: str
+    caption: str
+    svg: str
+    data: str  # its numbers, in base64
+    curves: bool
 
 
 def write(
@@ -31,37 +49,67 @@ def write(
 ) -> None:
     """Write the page of one or many runs to `path`, its pictures and their numbers to plots/NAME.svg and .csv."""
     need("matplotlib", "report")
-    jinja2 = need("jinja2", "report")
-    path, found = Path(path), groups(records)
-    drawn, metric = draw_all(found, against), found[0].metric
-    captions = {name: text.format(metric.name if metric.percent else metric.words) for name, text in CAPTIONS.items()}
+    path, found = Path(path), ordered(groups(records))
+    against = against or usual(found)
+    drawn = draw_all(found, against)
     (path.parent / "plots").mkdir(parents=True, exist_ok=True)
     for name, picture in drawn.items():
         for ending in endings:
             picture.write(path.parent / "plots" / f"{name}{ending}")
-    jinja = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+    path.write_text(page(records, found, drawn, against), encoding="utf-8")
+
+
+def usual(found: Sequence[Group]) -> Against | None:
+    """Training alone, where it was run once and beside the others, on the same data with the same work."""
+    alone = [group.label for group in found if group.algorithm == "local"]
+    keys = differing([group.settings for group in found])
+    same = all(key.startswith("algorithm.") for key in keys)
+    return Against(alone[0], tests=False) if len(alone) == 1 and len(found) > 1 and same else None
+
+
+def page(
+    records: Sequence[RunRecord], found: Sequence[Group], drawn: dict[str, Picture], against: Against | None
+) -> str:
+    """The page as text."""
+    jinja = need("jinja2", "report").Environment(
+        autoescape=True, undefined=need("jinja2", "report").StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = jinja.from_string(files("pfed1bs.report").joinpath("report.html").read_text(encoding="utf-8"))
-    page = template.render(
+    metric, home = found[0].metric, files("pfed1bs.report")
+    told = metric.name if metric.percent else metric.words
+    texts = {part: home.joinpath(f"report.{part}").read_text(encoding="utf-8") for part in ("html", "css", "js")}
+    text: str = jinja.from_string(texts["html"]).render(
+        style=texts["css"],
+        script=texts["js"],
+        headline=headline(found),
         facts=facts(records),
         table=results(found),
-        against=against.method if against else "",
+        wire=results(found, wire),
+        marks=[item.colour for item in shown_of(found)],
+        leads=leading(found),
+        against=against,
         differences=against.sheet(labelled(found)) if against else [],
-        pictures=[(name, captions[name], inline(item.svg, name, captions[name])) for name, item in drawn.items()],
+        pictures={name: shape(name, item, CAPTIONS[name].format(told), found) for name, item in drawn.items()},
         metric=metric,
         notes=notes(found),
         clients=clients(found),
         settings=settings(found),
-        environments=environments(records),
+        environment=environment(records),
         commands=dict.fromkeys(str(record.summary.get("command", record.env.get("command"))) for record in records),
         colours={variable(light): (light, dark) for light, dark in DARK.items()},
     )
-    path.write_text(page, encoding="utf-8")
+    return text
+
+
+def shape(name: str, picture: Picture, caption: str, found: Sequence[Group]) -> Shape:
+    """A picture in the page, with the names of groups where a browser shows them without a script."""
+    drawn = inline(picture.svg, name, caption)
+    for kind in ("line", "dots", "dot"):
+        drawn = re.sub(
+            rf'<g class="{kind}" data-group="(\d+)">',
+            lambda at: f"{at[0]}<title>{escape(found[int(at[1])].label)}</title>",
+            drawn,
+        )
+    return Shape(name, caption, drawn, b64encode(picture.csv.encode()).decode(), name in CURVES)
 
 
 def inline(svg: str, name: str, caption: str) -> str:

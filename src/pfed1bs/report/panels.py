@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from pfed1bs.report.owned import bars, height
 from pfed1bs.report.pictures import Picture, Shown, told
 from pfed1bs.report.records import RunRecord
+from pfed1bs.report.results import per_round
 from pfed1bs.report.statistics import Verdict
-from pfed1bs.report.style import INK, MUTED, WIDTH, byte_axis, canvas, legend, look, pen
+from pfed1bs.report.style import INK, MUTED, WIDTH, byte_axis, canvas, legend, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,14 +37,14 @@ def differences(shown: Sequence[Shown], verdicts: Sequence[Verdict], against: st
         axes.axvline(0, color=INK, linewidth=0.8)
         for row, verdict in enumerate(order):
             item = known[verdict.method]
-            colour = _colour(item)
+            colour = item.colour
             low, high = verdict.interval or (verdict.difference,) * 2
             axes.plot([low, high], [row, row], color=colour, linewidth=1.6).pop().set_gid(f"band-{item.number}")
             axes.plot([verdict.difference], [row], "o", color=colour, markersize=4.5).pop().set_gid(
                 f"dot-{item.number}"
             )
         _rows(axes, [known[verdict.method] for verdict in order])
-        axes.set_xlabel(f"{unit} more than {against}, paired over seeds, with 95 % intervals")
+        axes.set_xlabel(f"{unit} more than {against}, 95 % intervals")
     lines = [
         [
             item.method,
@@ -89,7 +90,7 @@ def accuracy_clients(shown: Sequence[Shown]) -> Picture | None:
 
 def wire(shown: Sequence[Shown]) -> Picture | None:
     """Bytes of a round, up, down and of that for catching up, on a logarithmic axis; the fewest on top."""
-    found = [(item, {key: item.group.spread(partial(_mean, key)) for key in WIRE}) for item in shown]
+    found = [(item, {key: item.group.spread(partial(per_round, key)) for key in WIRE}) for item in shown]
     talking = [(item, sent) for item, sent in found if any(value and value.mean for value in sent.values())]
     if not talking:
         return None
@@ -113,26 +114,17 @@ def wire(shown: Sequence[Shown]) -> Picture | None:
     return Picture(figure, ("method", "part", "mean", "std", "low", "high", "seeds"), lines)
 
 
-def _mean(key: str, record: RunRecord) -> float:
-    """Bytes of a round, over the rounds."""
-    return sum(row.get(key, 0.0) for row in record.metrics) / len(record.metrics)
-
-
-def _colour(item: Shown) -> str:
-    return pen(item.group.algorithm, item.group.variant).colour if item.leads else MUTED
-
-
 def _rows(axes: "Axes", items: Sequence[Shown]) -> None:
     """A line for every method, named at the left, the first on top."""
     axes.set(yticks=range(len(items)), yticklabels=[item.group.label for item in items], ylim=(len(items) - 0.4, -0.6))
     for item, text in zip(items, axes.get_yticklabels(), strict=True):
-        text.set(color=_colour(item), fontweight="bold" if item.leads else "normal", gid=f"name-{item.number}")
+        text.set(color=item.colour, fontweight="bold" if item.leads else "normal", gid=f"name-{item.number}")
     axes.tick_params(axis="y", length=0)
 
 
 def _dots(axes: "Axes", item: Shown, record: RunRecord, order: Sequence[int], lift: float) -> None:
     """A dot for every client, a little above or below its line; hollow for training alone."""
-    metric, own = record.metric.name, pen(item.group.algorithm, item.group.variant)
+    metric, own = record.metric.name, item.pen
     values = {row["client"]: row[metric] for row in record.clients}
     rows = [(values[client], row + lift) for row, client in enumerate(order) if client in values]
     x, y = zip(*rows, strict=True)

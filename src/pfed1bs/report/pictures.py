@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.report.groups import Group, Spread
-from pfed1bs.report.leading import leading
-from pfed1bs.report.style import png, svg
+from pfed1bs.report.leading import BESIDE, leading
+from pfed1bs.report.style import MUTED, Pen, distinct, png, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,6 +54,12 @@ class Shown:
     number: int  # among all groups, from 0; what a page finds it by
     group: Group
     leads: bool  # otherwise it is there for comparison, in grey where there are many
+    pen: Pen
+
+    @property
+    def colour(self) -> str:
+        """Of its name and its marks."""
+        return self.pen.colour if self.leads else MUTED
 
 
 def told(value: Spread) -> list[object]:
@@ -63,5 +69,8 @@ def told(value: Spread) -> list[object]:
 
 
 def shown_of(found: Sequence[Group]) -> list[Shown]:
-    """The groups with their numbers, and which of them stand out."""
-    return [Shown(number, *pair) for number, pair in enumerate(zip(found, leading(found), strict=True))]
+    """The groups with their numbers, which of them stand out, and their pens."""
+    leads = leading(found)
+    order = sorted(range(len(found)), key=lambda i: (not leads[i], found[i].algorithm not in BESIDE))
+    pens = dict(zip(order, distinct([(found[i].algorithm, found[i].variant) for i in order]), strict=True))
+    return [Shown(number, group, leads[number], pens[number]) for number, group in enumerate(found)]

@@ -1,21 +1,22 @@
 """Accuracy against bytes and rounds, training loss, diagnostics: lines over rounds."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from pfed1bs.report.groups import Group, Point
+from pfed1bs.report.groups import Point
 from pfed1bs.report.labels import End, name_ends
 from pfed1bs.report.leading import FEW
 from pfed1bs.report.pictures import SPREAD, Picture, Shown, told
-from pfed1bs.report.style import DASHED, HEIGHT, MUTED, byte_axis, canvas, legend, look, pen
+from pfed1bs.report.style import DASHED, HEIGHT, MUTED, byte_axis, canvas, legend, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MARKED = 25  # points of a line that still get a marker each
-ROW = 0.15  # inches for a name beside the axes
+ROW = 0.155  # inches for a name beside the axes
 LOGGED = {  # what a method may log, and how to read it
     "agreement": "client bits equal to the consensus",
     "flips": "consensus bits changed",
@@ -74,7 +75,7 @@ def diagnostics(shown: Sequence[Shown]) -> Picture | None:
         for place, (key, found) in enumerate(panels.items(), 1):
             axes = figure.add_subplot(rows, 2, place)
             for item, points in found:
-                _line(axes, Shown(item.number, item.group, True), points, lambda point: point.rounds, len(found))
+                _line(axes, replace(item, leads=True), points, lambda point: point.rounds, len(found))
             axes.locator_params(axis="x", integer=True)
             axes.set_title(LOGGED[key], fontsize=8.5)
             axes.set_xlabel("rounds" if place > len(panels) - 2 else "")
@@ -123,7 +124,7 @@ def _points(found: Sequence[Curve]) -> list[list[object]]:
 def _line(axes: "Axes", item: Shown, points: list[Point], x: Callable[[Point], float], among: int) -> End:
     """Mean line, and the band of its interval where there are seeds; the end of the line."""
     across, means = [x(point) for point in points], [point.value.mean for point in points]
-    own, group = pen(item.group.algorithm, item.group.variant), item.group
+    own, group = item.pen, item.group
     marker = own.marker if len(points) <= MARKED and among <= FEW else ""
     grey = {"color": MUTED, "linewidth": 0.7, "alpha": 0.55, "zorder": 1.5}
     coloured = {"color": own.colour, "linestyle": own.dash, "marker": marker, "markersize": 3.5, "zorder": 2.5}
@@ -135,19 +136,14 @@ def _line(axes: "Axes", item: Shown, points: list[Point], x: Callable[[Point], f
         band = axes.fill_between(across, low, high, color=own.colour, alpha=0.12 if among <= FEW else 0.05, linewidth=0)
         band.set_gid(f"band-{item.number}")
         axes.plot([across[-1]] * 2, [low[-1], high[-1]], color=own.colour, linewidth=1, solid_capstyle="butt")
-    return _end(item, group, across[-1], means[-1])
+    return End(group.label, across[-1], means[-1], item.colour, item.leads, item.number)
 
 
 def _level(axes: "Axes", item: Shown, last: Point) -> End:
     """A method that sends nothing: its last value over the whole width."""
-    own, value = pen(item.group.algorithm, item.group.variant), last.value
+    own, value = item.pen, last.value
     line = axes.axhline(value.mean, color=own.colour, linestyle=DASHED, linewidth=1.4, label=item.group.label)
     line.set_gid(f"line-{item.number}")
     if value.interval:
         axes.axhspan(*value.interval, color=own.colour, alpha=0.1, linewidth=0).set_gid(f"band-{item.number}")
-    return _end(item, item.group, inf, value.mean, ", 0 bytes")
-
-
-def _end(item: Shown, group: Group, x: float, y: float, more: str = "") -> End:
-    colour = pen(group.algorithm, group.variant).colour if item.leads else MUTED
-    return End(group.label + more, x, y, colour, item.leads, item.number)
+    return End(f"{item.group.label}, 0 bytes", inf, value.mean, item.colour, item.leads, item.number)

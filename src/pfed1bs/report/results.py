@@ -2,64 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import floor, isfinite, log10
+from functools import partial
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.options import keys
 from pfed1bs.engine.metrics import Metric
+from pfed1bs.report.columns import Cell, Column, Row, columns
+from pfed1bs.report.columns import significant as significant
 from pfed1bs.report.groups import Group, Spread, groups
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.report.statistics import Against
-from pfed1bs.report.style import pen
 
-MIB = 2**20
+ROUND = ("up", "down", "catch_up", "side")  # bytes that every round counts
 CAPTION = "personal: each client's own model; global: the shared one; tuned: the shared one after local steps"
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the result table; None where there is no such number."""
-
-    label: str
-    colour: str
-    seeds: str
-    metric: Metric
-    value: Spread | None  # of the metric
-    late: Spread | None  # mean of the last evaluations
-    macro: Spread | None
-    shared: Spread | None  # of the global model
-    tuned: Spread | None
-    newcomers: Spread | None  # after one visit
-    gain: Spread | None  # points against local training, seed by seed
-    mib: Spread | None
-    broadcast: Spread | None
-    ratio: Spread | None
-    total: Spread | None
-    seconds: Spread | None
-    gradients: Spread | None  # of a client in a round
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A number and what is said beside it in smaller letters; both may be empty."""
-
-    text: str = "\u2013"
-    aside: str = ""
-    short: str = ""  # for a terminal, where it is not both
-
-    def __str__(self) -> str:
-        """The cell on a terminal."""
-        return self.short or self.text + self.aside
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table."""
-
-    head: str
-    cell: Callable[[Row], Cell]
-    brief: str = ""  # its head on a terminal; empty: it stands on the page only
-    optional: bool = False  # left out where no row has a number
 
 
 @dataclass(frozen=True)
@@ -80,13 +35,13 @@ class Results:
         return [["method", *(column.brief for column in shown)], *lines]
 
 
-def results(found: Sequence[Group]) -> Results:
-    """The table of some groups."""
+def results(found: Sequence[Group], told: Callable[[Metric], tuple["Column", ...]] | None = None) -> Results:
+    """The table of some groups, with the columns that are told, or those of the main one."""
     rows = [row(group, found) for group in found]
     empty = Cell()
     shown = [
         column
-        for column in columns(found[0].metric)
+        for column in (told or columns)(found[0].metric)
         if not column.optional or any(column.cell(row) != empty for row in rows)
     ]
     return Results(rows, shown)
@@ -97,8 +52,7 @@ def row(group: Group, among: Sequence[Group]) -> Row:
     metric = group.metric.name
     return Row(
         label=group.label,
-        colour=pen(group.algorithm, group.variant).colour,
-        seeds=", ".join(str(record.seed) for record in group.records),
+        seeds=seeds([record.seed for record in group.records]),
         metric=group.metric,
         value=group.spread(metric),
         late=group.spread(f"{metric}_late"),
@@ -108,12 +62,21 @@ def row(group: Group, among: Sequence[Group]) -> Row:
         newcomers=group.spread(f"{metric}_newcomers"),
         gain=gain(group, among),
         mib=group.spread("mib_per_round"),
-        broadcast=group.spread(broadcast),
         ratio=group.spread("ratio_to_fedavg"),
-        total=group.spread("total_mib"),
+        **{name: group.spread(partial(per_round, f"{name}_bytes")) for name in ROUND},
+        broadcast=group.spread(broadcast),
+        once=group.spread("once_bytes"),
+        total=group.spread(lambda record: record.sent()[-1]),
         seconds=group.spread("seconds"),
         gradients=group.spread("gradients"),
     )
+
+
+def seeds(given: Sequence[int]) -> str:
+    """Seeds with commas between; runs of them as 0..9."""
+    if len(given) > 2 and [*given] == [*range(given[0], given[0] + len(given))]:
+        return f"{given[0]}..{given[-1]}"
+    return ", ".join(map(str, given))
 
 
 def labelled(found: Sequence[Group]) -> list[Json]:
@@ -131,7 +94,22 @@ def plain(records: Sequence[RunRecord], against: Against | None = None) -> Json:
             own = {"label": group.label, "options": chosen(record), "device": record.env.get("device")}
             runs.append({**own, **record.summary, "curve": curve})
     recipe = {key: value for key, value in records[0].config.items() if key != "algorithm"}
-    return {"recipe": recipe, "runs": runs, **({"paired": against.plain(runs)} if against else {})}
+    return {
+        "recipe": recipe,
+        "runs": runs,
+        "over_seeds": over_seeds(groups(records)),
+        **({"paired": against.plain(runs)} if against else {}),
+    }
+
+
+def over_seeds(found: Sequence[Group]) -> list[Json]:
+    """The metric of every group over its seeds: mean, standard deviation, and the 95 % interval of the mean."""
+    values = [(group.label, group.spread(group.metric.name)) for group in found]
+    return [
+        {"label": label, "mean": value.mean, "std": value.deviation, "interval": value.interval, "seeds": value.seeds}
+        for label, value in values
+        if value
+    ]
 
 
 def chosen(record: RunRecord) -> Json:
@@ -142,10 +120,14 @@ def chosen(record: RunRecord) -> Json:
     return {key: value for key, value in found if key != "name" and (key not in known or value != known[key].default)}
 
 
+def per_round(key: str, record: RunRecord) -> float:
+    """Bytes of a round under a key of metrics.jsonl, on average."""
+    return sum(row.get(key, float("nan")) for row in record.metrics) / len(record.metrics)
+
+
 def broadcast(record: RunRecord) -> float:
-    """MiB per round if the server sends each different message once, to all who need it."""
-    rows = record.metrics
-    return sum(row["up_bytes"] + row.get("broadcast_bytes", float("nan")) for row in rows) / len(rows) / MIB
+    """Bytes of a round if the server sends each different message once, to all who need it."""
+    return per_round("up_bytes", record) + per_round("broadcast_bytes", record)
 
 
 def gain(group: Group, among: Sequence[Group]) -> Spread | None:
@@ -167,51 +149,3 @@ def gain(group: Group, among: Sequence[Group]) -> Spread | None:
 def partition(record: RunRecord) -> tuple[tuple[float, ...], ...]:
     """Who holds how many samples: runs that agree in it and in the seed judged the same clients."""
     return tuple((row["client"], row["train_samples"], row["test_samples"]) for row in record.clients)
-
-
-def significant(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never in powers of ten."""
-    if not value or not isfinite(value):
-        return f"{value:g}"
-    return f"{value:.{max(0, digits - 1 - floor(log10(abs(value))))}f}"
-
-
-def _spread(value: Spread | None, digits: int, plus: str = "") -> Cell:
-    if value is None:
-        return Cell()
-    aside = "" if value.deviation is None else f"\u00b1{value.deviation:.{digits}f}"
-    return Cell(f"{value.mean:{plus}.{digits}f}", aside)
-
-
-def _amount(value: Spread | None) -> Cell:
-    return Cell() if value is None else Cell(significant(value.mean), short=significant(value.mean, 3))
-
-
-def _ratio(value: Spread | None) -> Cell:
-    if value is None or not 0 < value.mean < 0.5:
-        return _amount(value)
-    share = f"1/{1 / value.mean:.0f}"
-    return Cell(significant(value.mean), share, share)
-
-
-def columns(metric: Metric) -> tuple[Column, ...]:
-    """The columns for runs that are judged by this metric."""
-    name, digits = metric.heading, metric.digits
-    short = "%" if metric.percent else metric.name
-    against = "points" if metric.percent else metric.name
-    return (
-        Column(f"{name}\nall samples", lambda row: _spread(row.value, digits), "personal"),
-        Column("MiB\nper round", lambda row: _amount(row.mib), "MiB/round"),
-        Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of FedAvg"),
-        Column(f"{against}\nagainst local", lambda row: _spread(row.gain, digits, "+"), optional=True),
-        Column(f"{name}\nmean of last five", lambda row: _spread(row.late, digits), optional=True),
-        Column(f"{name}\nmean of clients", lambda row: _spread(row.macro, digits)),
-        Column(f"global\nmodel {short}", lambda row: _spread(row.shared, digits), "global", optional=True),
-        Column(f"tuned\nmodel {short}", lambda row: _spread(row.tuned, digits), "tuned", optional=True),
-        Column(f"newcomers {short}\nafter a visit", lambda row: _spread(row.newcomers, digits), "newcomers", True),
-        Column("MiB per round\nif broadcast", lambda row: _amount(row.broadcast)),
-        Column("MiB\nin total", lambda row: _amount(row.total)),
-        Column("gradients\na round", lambda row: _amount(row.gradients), optional=True),
-        Column("seconds", lambda row: Cell("" if row.seconds is None else f"{row.seconds.mean:.1f}")),
-        Column("seeds", lambda row: Cell(row.seeds)),
-    )

@@ -5,10 +5,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import copysign, inf, sqrt
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, cast
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
+from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import metric_of
 from pfed1bs.runs.folder import LATE
 
@@ -40,6 +41,8 @@ class Difference:
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Student's interval for the mean; it says nothing about other partitions or data sets."""
+        if len(self.values) > 1 and level == LEVEL:  # without scipy
+            return cast(tuple[float, float], Spread.of(self.values).interval)
         half = self.error * float(self._student.ppf((1 + level) / 2))
         return self.mean - half, self.mean + half
 
@@ -81,6 +84,7 @@ class Against:
 
     method: str
     tested: tuple[str, ...] | None = None  # None: all, unless they are too many
+    tests: bool = True  # otherwise differences and intervals alone, which need no scipy
 
     @classmethod
     def asked(cls, method: str | None, tested: str | None) -> "Against | None":
@@ -94,7 +98,7 @@ class Against:
         metric = metric_of(runs[0])
         keys = metric.name, f"{metric.name}{TAIL}"
         last, late = ({item.first: item for item in paired(runs, self.method, key)} for key in keys)
-        tested = [name for name in self.named([*last]) if len(last[name].values) > 1]
+        tested = [name for name in self.named([*last]) if len(last[name].values) > 1 and self.tests]
         p = dict(zip(tested, holm([last[name].different() for name in tested]), strict=True))
         return [
             Verdict(
@@ -103,7 +107,7 @@ class Against:
                 difference=item.mean,
                 interval=_interval(item),
                 p=p.get(name),
-                equal=item.equal() if len(item.values) > 1 and metric.percent else None,
+                equal=item.equal() if len(item.values) > 1 and metric.percent and self.tests else None,
                 late=late[name].mean if name in late else None,
                 late_interval=_interval(late.get(name)),
             )
@@ -134,12 +138,13 @@ class Against:
         tests = sum(item.p is not None for item in found)
         metric = metric_of(runs[0])
         unit, digits = "points" if metric.percent else metric.name, metric.digits
-        heads = ["method", unit, "95 %\ninterval", f"p, Holm\nover {tests}", f"p, in\n{MARGIN}"]
+        heads = ["method", unit, "95 %\ninterval"]
+        heads += [f"p, Holm\nover {tests}", f"p, in\n{MARGIN}"] if self.tests else []
         heads += [f"last {LATE}\n{unit}", "95 %\ninterval"]
         lines = [
             [
                 *(item.method, f"{item.difference:+.{digits}f}", _range(item.interval, digits)),
-                *(_chance(item.p), _chance(item.equal)),
+                *((_chance(item.p), _chance(item.equal)) if self.tests else ()),
                 "" if item.late is None else f"{item.late:+.{digits}f}",
                 _range(item.late_interval, digits),
             ]

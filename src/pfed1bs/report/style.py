@@ -1,8 +1,9 @@
 """How the pictures look: colours, units, direct labels, reproducible SVG."""
 
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO, StringIO
 from math import ceil, floor, log2
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ KNOWN = (  # each has its own colour and dash, the same in every picture
     "fedbn scaffold knnper"
 ).split()
 DPI = 200  # of PNG files
-WIDTH, HEIGHT = 5.0, 3.5  # inches; small enough for a telephone to show the text at a readable size
+WIDTH, HEIGHT = 4.6, 3.5  # inches; small enough for a telephone to show the text at a readable size
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,17 @@ def pen(name: str, variant: int = 0) -> Pen:
     return Pen(colour, DASHES[shift % len(DASHES)], MARKERS[(index + 3 * shift) % len(MARKERS)])
 
 
+def distinct(named: Sequence[tuple[str, int]]) -> list[Pen]:
+    """A pen for every (name, variant); where two would have one colour, the later takes one that is free."""
+    found: list[Pen] = []
+    for name, variant in named:
+        own = pen(name, variant)
+        others = [own.colour, *COLOURS]
+        free = next((colour for colour in others if colour not in [other.colour for other in found]), own.colour)
+        found.append(replace(own, colour=free))
+    return found
+
+
 def look() -> AbstractContextManager[None]:
     """Settings of all pictures: text stays text, the same input gives the same bytes."""
     need("matplotlib", "report")
@@ -78,7 +90,7 @@ def look() -> AbstractContextManager[None]:
             "text.parse_math": False,
             "path.simplify": False,
             "font.family": ["sans-serif"],
-            "font.size": 9,
+            "font.size": 9.5,
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.axisbelow": True,
@@ -124,10 +136,10 @@ def size(count: float) -> str:
 
 
 def byte_axis(axes: "Axes") -> None:
-    """A logarithmic x axis with powers of two as ticks, at most seven."""
+    """A logarithmic x axis with powers of two as ticks, at most five or six."""
     axes.set_xscale("log", base=2)
     low, high = (log2(end) for end in axes.get_xlim())
-    step = next(step for step in (1, 2, 3, 5, 10) if (high - low) / step <= 7 or step == 10)
+    step = next(step for step in (1, 2, 3, 5, 10) if (high - low) / step <= 5 or step == 10)
     ticks = [2.0**power for power in range(ceil(low / step) * step, floor(high) + 1, step)]
     axes.set_xticks(ticks, [size(tick) for tick in ticks])
     axes.set_xticks([], minor=True)

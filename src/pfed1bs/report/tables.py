@@ -1,13 +1,14 @@
 """What the page says besides the results, without its markup."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from pfed1bs.report.groups import UNTOLD, Group, differing, flatten
 from pfed1bs.report.records import RunRecord
-from pfed1bs.report.results import partition
+from pfed1bs.report.results import partition, seeds
 from pfed1bs.runs.config import Drawn
 from pfed1bs.runs.environment import starts
 
@@ -36,12 +37,11 @@ class Clients:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A key of the configuration and its value in each group."""
+class Settings:
+    """The configuration: what all groups share, and what is a group's own."""
 
-    key: str
-    values: list[str]
-    differs: bool
+    shared: dict[str, str]
+    own: list[tuple[str, str]]  # label, "key=value" of all that is not shared
 
 
 def facts(records: Sequence[RunRecord]) -> dict[str, str]:
@@ -119,24 +119,36 @@ def _told(record: RunRecord, client: int, kind: str) -> str:
     return f"{record.clients[client][_key(record, kind)]:.{record.metric.digits}f}"
 
 
-def settings(found: Sequence[Group]) -> list[Setting]:
-    """The configuration, key by key, with the seeds of each group."""
+def settings(found: Sequence[Group]) -> Settings:
+    """The configuration, key by key; the seeds are a group's own where groups have others."""
     flat = [flatten(group.records[0].config) for group in found]
+    for config, group in zip(flat, found, strict=True):
+        config["seed"] = seeds([record.seed for record in group.records])
+        config.pop("algorithm.name", None)
     keys = [key for key in dict.fromkeys(key for config in flat for key in config) if not key.startswith(UNTOLD)]
-    lines = []
-    for key in keys:
-        values = [_text(config.get(key)) for config in flat]
-        if key == "seed":
-            values = [", ".join(str(record.seed) for record in group.records) for group in found]
-        lines.append(Setting(key, values, len(set(values)) > 1))
-    return lines
+    apart = {*differing(flat), *(key for key in keys if key.startswith("algorithm.") and len(found) > 1)}
+    own = [
+        " ".join(f"{key.removeprefix('algorithm.')}={_text(config[key])}" for key in keys if key in apart & {*config})
+        for config in flat
+    ]
+    shared = {key: _text(flat[0][key]) for key in keys if key not in apart}
+    return Settings(shared, list(zip((group.label for group in found), own, strict=True)) if any(own) else [])
 
 
-def environments(records: Sequence[RunRecord]) -> list[dict[str, str]]:
-    """Every different environment once, without the command."""
+def environment(records: Sequence[RunRecord]) -> list[tuple[str, str, bool]]:
+    """What the runs were computed with, key by key, and whether it differs; then with the number of starts of each."""
     begun = [start for record in records for start in starts(record.env)]
-    found = [{key: _text(value) for key, value in start.items() if key != "command"} for start in begun]
-    return list({json.dumps(env): env for env in found}.values())
+    lines = []
+    for key in dict.fromkeys(key for start in begun for key in start if key != "command"):
+        counted = Counter(_text(start.get(key)) or "none" for start in begun)
+        if key == "time":
+            ends = dict.fromkeys((min(counted), max(counted)))
+            lines.append((key, " to ".join(ends), False))
+        elif len(counted) == 1:
+            lines.append((key, next(iter(counted)), False))
+        else:
+            lines.append((key, ", ".join(f"{value} ({count}\u00d7)" for value, count in counted.items()), True))
+    return lines
 
 
 def _text(value: object) -> str:
