@@ -17,7 +17,7 @@ Fields = Mapping[str, Stored]
 
 
 @dataclass(frozen=True)
-class Kept:
+class Changes:
     """The states of some clients, on their way into a store."""
 
     ids: Tensor
@@ -87,14 +87,14 @@ class Store(Mapping[str, Tensor]):
         """The same states, for a device to compute with."""
         return replace(self, device=device)
 
-    def put(self, ids: Tensor, states: State) -> Kept:
+    def put(self, ids: Tensor, states: State) -> Changes:
         """Write the states of some clients; they are part of a store that `with_rows` gives."""
         large = {name: self.slabs.put(states[name]) for name in self.first}
         own = [dict(zip(large, rows, strict=True)) for rows in zip(*large.values(), strict=True)]
         small = {name: states[name].cpu() for name in self.small}
-        return Kept(ids, small, dict(zip(ids.tolist(), own, strict=False)))
+        return Changes(ids, small, dict(zip(ids.tolist(), own, strict=False)))
 
-    def with_rows(self, parts: Sequence[Kept]) -> "Store":
+    def with_rows(self, parts: Sequence[Changes]) -> "Store":
         """The store with the states of some clients replaced."""
         own, small = {**self.own}, self.small
         for part in parts:

@@ -11,7 +11,7 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, agreeing, differing, hear, replaced, rows, say
 from pfed1bs.engine.recorder import Recorder
-from pfed1bs.engine.store import Clients, Kept, Store
+from pfed1bs.engine.store import Changes, Clients, Store
 from pfed1bs.wire.messages import Message
 
 SMALLER = "try a smaller algorithm.lr, or look at that client's data"
@@ -26,7 +26,7 @@ class Work:
     log: State
     messages: list[bytes]
     differing: Mapping[int, bytes] = field(default_factory=dict)  # by client: that its replica is not the server's
-    kept: Kept | None = None  # instead of the state, once that is in a store
+    kept: Changes | None = None  # instead of the state, once that is in a store
 
     def into(self, clients: Clients) -> "Work":
         """The work with its states in a store, where clients have one."""
