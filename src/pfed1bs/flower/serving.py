@@ -4,7 +4,7 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import strftime
 from typing import ClassVar, Self
@@ -28,13 +28,14 @@ from pfed1bs.runs.run import folder_of, method
 WIRE = {"up": 8752, "down": 1838}  # bytes that HTTP adds to a question and its answer (results/flower-wire.json)
 
 
-def serve(link: Link, config: Config, rules: Rules) -> Path:
-    """Do all rounds over a link and write them down; the folder."""
+def serve(link: Link, config: Config, rules: Rules, told: str = "") -> Path:
+    """Do all rounds over a link and write them down; the folder. `told`: what clients must know of the run besides."""
     algorithm = method(config, *rules.problem(config))
     path = folder_of(config, f"{config.method}-flower-s{config.seed}")
     with Folder(path, config).open(rules.resume) as folder:
         written(path / "normalise.json", json.dumps(rules.about(config)) + "\n")
-        server = Server(algorithm, link, config, rules, folder.federation, folder.event)
+        folder.name(asdict(rules))
+        server = Server(algorithm, link, config, rules, folder.federation, folder.event, told)
         server.roster.pins = folder.pins if rules.pin else None
         folder.server, folder.counted = server, link.size
         for _ in record(Federated(server, rules), folder, Schedule(config.rounds)):
@@ -82,6 +83,11 @@ class Folder(RunFolder):
             raise UserError(f"{self.path / 'federation.json'} says no name", checkpoint.ELSEWHERE)
         return str(found["name"])
 
+    def name(self, rules: Options, federation: str = "") -> None:
+        """Write down the federation's name, and the rules that it goes on by."""
+        about = {"name": federation or self.federation, "rules": rules}
+        written(self.path / "federation.json", json.dumps(about) + "\n")
+
     @property
     def pins(self) -> dict[int, int]:
         """Which node each client is pinned to."""
@@ -99,7 +105,7 @@ class Folder(RunFolder):
         super().open(resume)
         if not (self.path / "federation.json").exists():
             self.remember(None)
-            written(self.path / "federation.json", json.dumps({"name": secrets.token_hex(8)}) + "\n")
+            self.name({}, secrets.token_hex(8))
         if resume:
             self.event(f"goes on with round {self.progress.round if self.progress else 0}")
         return self
