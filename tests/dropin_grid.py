@@ -7,7 +7,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from pfed1bs.flower.grid import serialised
+from pfed1bs.flower.dropin_letters import deflated
 
 RUN = 7
 
@@ -66,11 +66,11 @@ class Desk(Grid):
             node = message.metadata.dst_node_id
             if self.chance.random() < self.restarts:
                 self.restart(node)
-            self.down += serialised(message)
+            self.down += deflated(message)
             self.sent.append(noted(node, message))
             reply = self.answer(node, message)
             if self.chance.random() >= self.lost:
-                self.up += serialised(reply)
+                self.up += deflated(reply)
                 self.came.append(noted(node, reply))
                 replies.append(reply)
         return replies

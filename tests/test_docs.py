@@ -53,6 +53,28 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_every_public_name_is_in_the_reference():
+    named = re.findall(r"^::: pfed1bs\.[\w.]+\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(pfed1bs.__all__)
+
+
+def test_bits_and_state_of_the_decision_table_are_those_of_all_methods():
+    facts = {row[0]: row[2::2] + row[5:] for row in rows("algorithms.md", "| method | sends up |")}
+    chosen = rows("choose.md", "| your situation |")
+    assert len(chosen) == 10
+    for _, method, up, down, keeps, gradients, _ in chosen:
+        assert [up, down, keeps] == facts[method.strip("`")], method
+        one = make(method.strip("`"), Task(nn.Sequential(nn.Flatten(), nn.Linear(9, 3))))
+        assert one.gradients(10) == 10 * int(gradients), method
+
+
+def rows(page, head):
+    """The cells of a table."""
+    text = (ROOT / "docs" / page).read_text()
+    lines = text[text.index(head) :].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
 def test_files_that_documents_name_exist():
     for page in PAGES:
         for name in re.findall(

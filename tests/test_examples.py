@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -99,3 +100,17 @@ def test_adapters_of_peft_are_all_that_is_trained():
     w, x = torch.stack([task.init(seed) for seed in (0, 1)]), letters(2, 3, 8)
     grad, loss, _ = task.gradient(w, x, x, task.buffers(2))
     assert grad.shape == (2, task.n) and torch.isfinite(loss).all() and isinstance(model, nn.Module)
+
+
+def test_the_example_of_bits_shows_what_it_says():
+    told = runpy.run_path(str(ROOT / "examples" / "what_one_bit_carries.py"))
+    for angle, differ in told["angles"].items():
+        assert abs(angle - differ) < 0.04  # four deviations of m = 2,000 coins
+    assert abs(told["cosine"] - 0.252) < 0.02
+    assert told["together"] > told["alone"] + 0.1
+
+
+def test_the_example_of_ten_lines_is_a_federation():
+    told = runpy.run_path(str(ROOT / "examples" / "federation_in_ten_lines.py"))
+    sent = {name: bytes_ for name, (_, bytes_) in told["scores"].items()}
+    assert sent["local"] == 0 and 0 < 100 * sent["pfed1bs-delta"] < sent["fedavg"]

@@ -24,7 +24,8 @@ from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import table
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", *(f"docs/{name}.md" for name in "algorithms delta flower method performance reproduce".split()))
+NAMES = "algorithms delta findings flower method performance reproduce".split()
+PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
 NUMBER = re.compile(r"(?<![\w./-])(?!\d{4}\.\d{5}\b)[-+]?(?:1/\d[\d,]+|\d[\d,]*\.\d+)(?![\w/]|\.\d)")  # no arXiv number
 FILE = re.compile(r"results/([\w./-]+\.json)")
 GIVEN = re.compile(r"<!-- given: ([^>]*) -->")

@@ -1,9 +1,7 @@
 """What the network sees of a SuperLink: an outsider with the certificate alone gets nowhere, registered keys work."""
 
 import asyncio
-import json
 import re
-import shutil
 from pathlib import Path
 
 import httpx
@@ -12,7 +10,6 @@ from flwr.supercore.routers.runtime.router import router as runtime
 from flwr.superlink.routers.control import router as control
 from flwr.superlink.routers.fleet.router import router as fleet
 
-from flower_processes import Processes
 from pfed1bs.cli.main import main
 from pfed1bs.flower.gate import gate
 
@@ -104,42 +101,6 @@ def test_while_the_superlink_is_away_nodes_are_told_to_try_again():
         raise httpx.ConnectError("refused", request=request)
 
     assert asked(b"/v1/fleet/get-run", superlink=away)[0] == 502
-
-
-def test_an_outsider_with_the_certificate_alone_can_neither_register_nor_list_nor_run(tmp_path):
-    keys, outside = tmp_path / "keys", tmp_path / "outside"
-    assert main(["flower", "init", str(tmp_path / "app"), "--clients", "3"]) == 0
-    assert main(["flower", "certificates", str(keys), "--hosts", "127.0.0.1,127.0.0.2", "--nodes", "2"]) == 0
-    outside.mkdir()
-    shutil.copy(keys / "ca.crt", outside)
-    own = shutil.move(keys / "node1", outside), shutil.move(keys / "node1.pub", outside)  # nobody has registered it
-    with Processes(tmp_path / "home", keys) as processes:
-        processes.superlink()
-        processes.gate()
-        assert processes.flwr("supernode", "register", f"{keys}/node0.pub", "it")[0] == 0
-        processes.supernode(0)
-        stranger = processes.supernode(1, key=own[0])
-        where = f'[superlink.it]\naddress = "127.0.0.2:{processes.port}"\nroot-certificates = "{outside}/ca.crt"\n'
-        (outside / "config.toml").write_text(where)
-        for words in (["register", own[1], "it"], ["list", "it"]):
-            code, text = processes.flwr("supernode", *words, home=outside)
-            assert code != 0, text
-        code, text = processes.flwr("run", str(tmp_path / "app"), "it", home=outside)
-        assert code != 0, text
-        assert processes.until("the refusal", stranger.poll) != 0
-        nodes = processes.until("the node", lambda: online(processes))
-        started = processes.run(tmp_path / "app")
-        code, runs = processes.flwr("list", "it", "--format", "json")
-    assert len(nodes) == 1, "the outsider has registered a key"
-    assert code == 0 and [str(run["run-id"]) for run in json.loads(runs)["runs"]] == re.findall(r"run (\d+)", started)
-
-
-def online(processes):
-    """The registered nodes, once one of them is there, as the operator sees them on the server itself."""
-    code, text = processes.flwr("supernode", "list", "it", "--format", "json")
-    nodes = json.loads(text)["nodes"]
-    assert code == 0, text
-    return any(node["status"] == "online" for node in nodes) and nodes
 
 
 def test_the_gate_says_what_it_needs(tmp_path, capsys):

@@ -1,8 +1,14 @@
-"""Real federations: one SuperLink and three SuperNodes as processes on loopback, undisturbed and disturbed."""
+"""Real federations of processes on loopback: one undisturbed, with an outsider at its gate, and one that is killed.
+
+Both mostly wait, for Flower's polls and for Python to start, so they are played side by side; the tests look at what is
+left.
+"""
 
 import json
 import os
 import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -23,13 +29,81 @@ from pfed1bs.runs.run import federation, method
 
 METHODS = os.environ.get("PFED1BS_FLOWER", "pfed1bs-delta").split(",")  # each takes a minute
 FLAGS = ["--clients", "3", "--data.partition", "labels:4", "--steps", "5", "--evaluate_every", "100"]
+MODEL = """
+from torch import nn
+
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
+"""
+QUIET = {"clients": 2, "rounds": 3, "model.name": "beside:net"}  # a module in the folder of the app
+KILLED = {"rounds": 3, "timeout": 30.0, "evaluate": False, "algorithm.name": "pfed1bs", "seed": 5}
 
 
-@pytest.fixture
-def app(tmp_path):
-    """The folder that `pfed1bs flower init` writes."""
-    assert main(["flower", "init", str(tmp_path / "app"), *FLAGS]) == 0
-    return tmp_path / "app"
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    """A folder with the app that `pfed1bs flower init` writes, a module beside it, and keys."""
+    place = tmp_path_factory.mktemp("stage")
+    assert main(["flower", "init", str(place / "app"), *FLAGS]) == 0
+    (place / "app" / "beside.py").write_text(MODEL)
+    assert main(["flower", "certificates", str(place / "keys"), "--hosts", "127.0.0.1,127.0.0.2", "--nodes", "3"]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def played(stage):
+    """What is going on, by name."""
+    with ThreadPoolExecutor() as pool:
+        yield {play.__name__: pool.submit(play, stage) for play in (undisturbed, killed)}
+
+
+def undisturbed(place):
+    """Registered nodes behind the gate do their rounds, while an outsider with the certificate tries all doors."""
+    keys, outside = place / "keys", place / "outside"
+    outside.mkdir()
+    shutil.copy(keys / "ca.crt", outside)
+    own = shutil.move(keys / "node2", outside), shutil.move(keys / "node2.pub", outside)  # nobody has registered it
+    with Processes(place / "home", keys) as processes:
+        processes.superlink()
+        processes.gate()
+        for k in range(2):
+            code, text = processes.flwr("supernode", "register", f"{keys}/node{k}.pub", "it")
+            assert code == 0, text
+            processes.supernode(k)
+        started = [
+            processes.run(place / "app", out=str(place / name), **QUIET, **{"algorithm.name": name}) for name in METHODS
+        ]
+        stranger = processes.supernode(2, key=own[0])
+        where = f'[superlink.it]\naddress = "127.0.0.2:{processes.port}"\nroot-certificates = "{outside}/ca.crt"\n'
+        (outside / "config.toml").write_text(where)
+        words = (
+            ["supernode", "register", own[1], "it"],
+            ["supernode", "list", "it"],
+            ["run", str(place / "app"), "it"],
+        )
+        tried = [processes.flwr(*one, home=outside) for one in words]
+        refused = processes.until("the refusal", stranger.poll), processes.log("node2")
+        for name in METHODS:
+            processes.until(name, lambda: summary(place / name), 300)  # noqa: B023
+        seen = [processes.flwr(*words, "it", "--format", "json") for words in (["supernode", "list"], ["list"])]
+    return started, tried, refused, seen
+
+
+def killed(place):
+    """A node dies and misses a round, then the SuperLink dies; what goes on is told where, and nothing else."""
+    folder = place / "killed"
+    with Processes(place / "other") as processes:
+        processes.superlink("--database", "state.db")
+        for k in range(3):
+            processes.supernode(k)
+        processes.run(place / "app", out=str(folder), **KILLED)
+        processes.until("round 0", lambda: "round 0: counted" in events(folder), 240)
+        processes.kill("node2")
+        processes.until("round 1", lambda: "round 1: counted" in events(folder), 240)
+        processes.kill("superlink")
+        processes.supernode(2)
+        processes.superlink("--database", "state.db")
+        processes.run(place / "app", out=str(folder), resume=True)
+        processes.until("the end", lambda: summary(folder), 240)
 
 
 def configured(**keys):
@@ -58,72 +132,57 @@ def same(ours, theirs):
     return set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_through_the_gate_and_with_registered_keys_the_bits_are_those_of_the_simulator(tmp_path, app, threads):
+def test_through_the_gate_and_with_registered_keys_the_bits_are_those_of_the_simulator(
+    stage, played, threads, monkeypatch
+):
+    played["undisturbed"].result()
     threads(1)
-    keys = tmp_path / "keys"
-    assert main(["flower", "certificates", str(keys), "--hosts", "127.0.0.1,127.0.0.2", "--nodes", "4"]) == 0
-    methods = {name: tmp_path / f"run-{name}" for name in METHODS}
-    with Processes(tmp_path / "home", keys) as processes:
-        processes.superlink()
-        processes.gate()
-        for k in range(3):
-            code, text = processes.flwr("supernode", "register", f"{keys}/node{k}.pub", "it")
-            assert code == 0, text
-            processes.supernode(k)
-        stranger = processes.supernode(3)  # its key is not registered
-        for name, folder in methods.items():
-            processes.run(app, rounds=5, out=str(folder), **{"algorithm.name": name})
-        assert processes.until("the refusal", stranger.poll) != 0
-        assert "Failed to activate SuperNode" in processes.log("node3")
-        found = {name: processes.until(name, lambda: summary(folder), 300) for name, folder in methods.items()}  # noqa: B023
-    for name, folder in methods.items():
-        config = configured(rounds=5, **{"algorithm.name": name})
+    monkeypatch.syspath_prepend(stage / "app")
+    for name in METHODS:
+        config, folder = configured(**QUIET, **{"algorithm.name": name}), stage / name
         data = federation(config)
         algorithm = method(config, data.shape, data.num_classes)
-        rounds = list(simulate(algorithm, data, rounds=5, steps=5, trust=Trust(**BELIEVED)))
+        rounds = list(simulate(algorithm, data, rounds=3, steps=5, trust=Trust(**BELIEVED)))
         progress = checkpoint.load(folder / "checkpoint.safetensors", identity(config))
-        assert progress.round == 5 and progress.seen.tolist() == [4, 4, 4]
+        assert progress.round == 3 and progress.seen.tolist() == [2, 2]
         assert same(progress.server, rounds[-1].progress.server)
-        for k, state in enumerate(states(tmp_path / "home", config, Folder(folder, config).federation, progress.seen)):
+        for k, state in enumerate(states(stage / "home", config, Folder(folder, config).federation, progress.seen)):
             assert same(state, {key: value[k : k + 1] for key, value in rounds[-1].progress.clients.items()})
-        payload = found[name]["bytes"]["payload"]
-        assert payload["up"] == sum(done.traffic.up for done in rounds)
-        assert payload["down"] == sum(done.traffic.down for done in rounds)
-        assert payload["up"] < found[name]["bytes"]["protobuf"]["up"] < payload["up"] + 25 * 1000  # 21 replies
+        found = summary(folder)["bytes"]
+        assert found["payload"]["up"] == sum(done.traffic.up for done in rounds)
+        assert found["payload"]["down"] == sum(done.traffic.down for done in rounds)
+        assert found["payload"]["up"] < found["protobuf"]["up"] < found["payload"]["up"] + 12 * 1000  # 10 replies
 
 
-def test_a_node_and_the_superlink_are_killed_and_nothing_is_lost(tmp_path, app, threads):
+def test_an_outsider_with_the_certificate_alone_can_neither_register_nor_list_nor_run(played):
+    started, tried, (code, log), seen = played["undisturbed"].result()
+    assert all(code != 0 for code, _ in tried), tried
+    assert code != 0 and "Failed to activate SuperNode" in log
+    assert all(code == 0 for code, _ in seen), seen
+    nodes, runs = (json.loads(text) for _, text in seen)
+    assert len(nodes["nodes"]) == 2, "the outsider has registered a key"
+    assert {str(run["run-id"]) for run in runs["runs"]} == {*re.findall(r"run (\d+)", " ".join(started))}
+
+
+def test_a_node_and_the_superlink_are_killed_and_nothing_is_lost(stage, played, threads):
+    played["killed"].result()
     threads(1)
-    folder, home = tmp_path / "run", tmp_path / "home"
-    keys = {"rounds": 4, "out": str(folder), "timeout": 30.0, "evaluate": False, "algorithm.name": "pfed1bs"}
-    with Processes(home) as processes:
-        processes.superlink("--database", "state.db")
-        for k in range(3):
-            processes.supernode(k)
-        processes.run(app, **keys)
-        processes.until("round 0", lambda: "round 0: counted" in events(folder), 150)
-        processes.kill("node2")
-        processes.until("round 1", lambda: "round 1: counted" in events(folder), 150)
-        processes.kill("superlink")
-        processes.supernode(2)
-        processes.superlink("--database", "state.db")
-        processes.run(app, resume=True, **keys)
-        processes.until("the end", lambda: summary(folder), 240)
+    folder = stage / "killed"
     found = [[int(k) for k in ids.split()] for ids in re.findall(r"round \d: counted ([\d ]+),", events(folder))]
-    assert len(found) == 4 and found[0] == [0, 1, 2] and 2 not in found[1] and 2 in found[3], events(folder)
-    config = configured(rounds=4)
+    assert len(found) == 3 and found[0] == [0, 1, 2] and 2 not in found[1] and 2 in found[2], events(folder)
+    config = configured(rounds=3, seed=5)
     progress = checkpoint.load(folder / "checkpoint.safetensors", identity(config))
-    undisturbed, reference = missing(tmp_path / "desk", found)
+    clients, reference = missing(stage / "desk", found)
     assert same(progress.server, reference.server) and torch.equal(progress.seen, reference.seen)
     name = Folder(folder, config).federation
-    for k, state in enumerate(states(home, config, name, progress.seen)):
-        assert same(state, undisturbed[k]), k
+    for k, state in enumerate(states(stage / "other", config, name, progress.seen)):
+        assert same(state, clients[k]), k
 
 
 def missing(folder, counted):
     """Client states and progress of an undisturbed run in which only these clients took part in each round."""
-    run = {"rounds": len(counted), "clients": 3, "steps": 5, "data.partition": "labels:4", "min_clients": 1}
-    desk = Desk(run, folder)
+    run = {"rounds": len(counted), "clients": 3, "steps": 5, "data.partition": "labels:4", "min_clients": 1, "seed": 5}
+    desk = Desk({**BELIEVED, **run, "algorithm.name": "pfed1bs"}, folder)
     server, everyone, progress = desk.server(), desk.online, start(desk.algorithm, 3)
     for here in counted:
         desk.online = {node: k for node, k in everyone.items() if k in here}

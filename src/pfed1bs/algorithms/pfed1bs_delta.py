@@ -17,7 +17,7 @@ from pfed1bs.algorithms.base.robust import trimmed, unknown
 from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
-from pfed1bs.engine.contract import Batches, Cohort, Judged, State, model_of, present, stack
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, model_of, present, stack
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 
@@ -137,13 +137,13 @@ class PFed1BSDelta(Method):
         server |= unknown(clients) if self.robust == "trimmed" else {}
         states = self.first(theta, clients)
         if self.feedback:
-            server["error"], states["error"] = torch.zeros_like(theta), torch.zeros_like(states["w"])
+            server["error"], states["error"] = torch.zeros_like(theta), blank(states["w"])
         return server, states
 
     def first(self, theta: Tensor, clients: int) -> State:
         """Clients before their first round: their own model and the shared one with its statistics, both theta."""
-        own = {"w": stack(theta, clients).clone(), **self.task.buffers(clients)}
-        shared = {"theta": own["w"].clone(), **apart(self.task.buffers(clients))}
+        own = {"w": stack(theta, clients), **self.task.buffers(clients)}
+        shared = {"theta": own["w"], **apart(self.task.buffers(clients))}
         return {**own, **shared, **self.keeping.first(own)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:

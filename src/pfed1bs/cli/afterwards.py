@@ -34,10 +34,10 @@ def predict_command(words: list[str]) -> None:
     """`pfed1bs predict RUN --client 3 FILE.npz`: answers on stdout, one line a sample."""
     own, trained = _asked("predict", words, ["run", "file"], "a .npz file for arrays answers and outputs", json=True)
     x, y = asked(Path(own.file), trained.problem[1])
-    outputs, loss = _outputs(trained.model(own.shared), torch.from_numpy(x)), trained.algorithm.task.loss
+    outputs, loss = _outputs(trained.model(own.shared), torch.tensor(x)), trained.algorithm.task.loss
     answers, metrics = loss.answers(outputs).numpy(), dict[str, float]()
     if y is not None:
-        score = answered(loss, [(outputs[None], torch.from_numpy(y)[None], torch.ones(1, len(y), dtype=torch.bool))])
+        score = answered(loss, [(outputs[None], torch.tensor(y)[None], torch.ones(1, len(y), dtype=torch.bool))])
         metrics = {name: score.pooled(name) for name in score.metrics}
     if own.out:
         np.savez(own.out, answers=answers, outputs=outputs.numpy())

@@ -20,6 +20,7 @@ from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.extras import need
 from pfed1bs.core.origin import commit
 from pfed1bs.facts import capabilities, costs, steady
+from pfed1bs.runs import flags
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import argv, environment
 from pfed1bs.runs.run import Run, federation
@@ -97,8 +98,11 @@ def flower_command(words: list[str]) -> None:
     folder, rest = Path(*given), words[1 + len(given) :]
     if words[0] == "init":
         _, recipe, rest = split(rest, "flower init", {})
-        path = app_folder.write_app(folder, load(recipe, rest))
-        print(f"{path}\nrun it with: flwr run {folder} SUPERLINK --stream")
+        if recipe is None and flags.one(rest, "algorithm.name") is None:  # as published, pfed1bs moves hardly anything
+            rest = [*rest, "--algorithm.name", "pfed1bs-delta"]
+        config = load(recipe, rest)
+        path = app_folder.write_app(folder, config)
+        print(f"{path}: {config.method}\nrun it with: flwr run {folder} SUPERLINK --stream")
         return
     if words[0] == "gate":
         need("uvicorn", "flower")

@@ -71,7 +71,7 @@ class Client:
         if alone.shape != shape:
             raise UserError(f"samples of {self.own} have shape {alone.shape}, the federation's {shape}", "reshape them")
         empty = tuple(torch.empty(0, dtype=torch.int64) for _ in range(self.partition))
-        placed = replace(alone, train=empty + alone.train, test=empty + alone.test)
+        placed = replace(alone, train=[*empty, *alone.train], test=[*empty, *alone.test])
         return poisoned(placed, self.config.attacks, self.config.clients).to(choose(self.config.device))
 
     @cached_property

@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.grid import content_of, record
 from pfed1bs.flower.link import LONGEST, Question
+from pfed1bs.flower.resuming import heard
 
 app = ClientApp()
 
@@ -34,8 +35,9 @@ def evaluate(message: Message, context: Context) -> Message:
 def respond(question: Question, message: Message, context: Context) -> Message:
     """The answer; an error becomes Flower's error reply, with its text but for folders, and stays whole here."""
     try:
-        client = Client.of(context.run_config, context.node_config)
-        return Message(record(client.answer(question, content_of(message.content))), reply_to=message)
+        content = content_of(message.content)
+        client = Client.of({**context.run_config, **heard(content)}, context.node_config)
+        return Message(record(client.answer(question, content)), reply_to=message)
     except Exception as error:
         traceback.print_exc()
         raise RuntimeError(without_folders(f"{type(error).__name__}: {error}")) from None

@@ -1,6 +1,8 @@
 """What OneBitFedAvg and OneBit say to each other, in one ConfigRecord beside the records of the app."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
@@ -74,3 +76,21 @@ def only(content: RecordDict, sender: str) -> tuple[str, ArrayRecord]:
             "put what else travels into a MetricRecord or ConfigRecord, or keep it in context.state",
         )
     return next(iter(found.items()))
+
+
+class Nested(Protocol):
+    """An object of Flower's that is pushed piece by piece."""
+
+    @property
+    def children(self) -> "Mapping[str, Nested] | None":
+        """Its pieces."""
+        ...
+
+    def deflate(self) -> bytes:
+        """Itself, with references to its pieces."""
+        ...
+
+
+def deflated(whole: Nested) -> int:
+    """Bytes of an object with all its pieces, arrays among them, as they are pushed."""
+    return len(whole.deflate()) + sum(map(deflated, (whole.children or {}).values()))

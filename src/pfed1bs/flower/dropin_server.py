@@ -17,9 +17,8 @@ from pfed1bs.core.votes import unpack
 from pfed1bs.engine.trust import clamped
 from pfed1bs.flower.dropin_arrays import First, Frame, agreed, framed, made, recorded, values
 from pfed1bs.flower.dropin_inner import composable
-from pfed1bs.flower.dropin_letters import NAME, Letter, only, opened
+from pfed1bs.flower.dropin_letters import NAME, Letter, deflated, only, opened
 from pfed1bs.flower.dropin_nodes import Nodes
-from pfed1bs.flower.grid import serialised
 from pfed1bs.flower.link import whole
 from pfed1bs.wire.messages import Message as WireMessage
 from pfed1bs.wire.messages import Refused, decode
@@ -90,7 +89,7 @@ class OneBitFedAvg(Strategy):
         self.frame, model = made(self.first, seed, self.local) if self.first else framed(values(arrays), self.local)
         self._local = {name: model[name] for name in self.frame.local}
         self.nodes = Nodes(agreed(self.frame.flat(model), ratio, seed, rotate, coded=self.first is not None))
-        self._full = serialised(recorded(model))  # bytes of a model, for the report
+        self._full = deflated(recorded(model))  # bytes of a model, for the report
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -121,7 +120,7 @@ class OneBitFedAvg(Strategy):
     def _addressed(self, messages: Iterable[Message]) -> list[Message]:
         """The messages, each with what its node lacks; the model itself to nodes that have none and cannot make it."""
         messages, agreed = list(messages), self.agreed
-        sizes = {id(one.content): serialised(one) for one in reversed(messages)}
+        sizes = {id(one.content): deflated(one) for one in reversed(messages)}
         self._sent = Sizes(full_down=sum(sizes[id(one.content)] for one in messages))
         lacking = self.nodes.news([one.metadata.dst_node_id for one in messages])
         for message, news in zip(messages, lacking, strict=True):
@@ -135,7 +134,7 @@ class OneBitFedAvg(Strategy):
             )
             others = {name: record for name, record in message.content.items() if whole or name != key}
             message.content = RecordDict({**others, NAME: letter.record()})
-        self._sent.down = sum(map(serialised, messages))
+        self._sent.down = sum(map(deflated, messages))
         return messages
 
     def aggregate_train(
@@ -181,14 +180,14 @@ class OneBitFedAvg(Strategy):
 
     def _noted(self, reply: Message, record: ConfigRecord, held: int) -> bool:
         """Whether the app has answered; what the node holds and the bytes are noted."""
-        size = serialised(reply)
+        size = deflated(reply)
         self.nodes.seen[reply.metadata.src_node_id] = held if 0 <= held <= self.nodes.version else -1
         self._sent.up += size
         reply.content = RecordDict({name: one for name, one in reply.content.items() if name != NAME})
         if not reply.content:
             self._sent.lacking += 1
             return False
-        self._sent.full_up += size - serialised(record) + self._full if "up" in record else serialised(reply)
+        self._sent.full_up += size - deflated(record) + self._full if "up" in record else deflated(reply)
         return True
 
     def _updates(self, valid: list[tuple[Message, ConfigRecord]]) -> dict[int, tuple[Message, WireMessage]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from time import monotonic, sleep
-from typing import Protocol
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -10,6 +9,7 @@ from flwr.serverapp import Grid
 from pfed1bs.flower.link import LATE, Content, Question, Reply, Size, Ticket
 
 NAME = "pfed1bs"  # of the one record
+SENT = 500  # letters that are made at once
 TYPES = {"query": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
@@ -26,22 +26,15 @@ def content_of(records: RecordDict) -> Content:
     return dict(found)
 
 
-class Nested(Protocol):
-    """An object of Flower's that is pushed piece by piece."""
-
-    @property
-    def children(self) -> "Mapping[str, Nested] | None":
-        """Its pieces."""
-        ...
-
-    def deflate(self) -> bytes:
-        """Itself, with references to its pieces."""
-        ...
-
-
-def serialised(whole: Nested) -> int:
+def serialised(message: Message) -> int:
     """Bytes of a message's objects, as they are pushed."""
-    return len(whole.deflate()) + sum(map(serialised, (whole.children or {}).values()))
+    if not message.has_content():
+        return len(message.deflate())
+    held, hollow = message.content, RecordDict({name: ConfigRecord() for name in message.content})
+    message.content = hollow  # names of objects are equally long, whatever they hold: so its records are deflated once
+    around = len(message.deflate()) + len(hollow.deflate())
+    message.content = held
+    return around + sum(len(one.deflate()) for one in held.values())
 
 
 class GridLink:
@@ -60,15 +53,16 @@ class GridLink:
 
     def post(self, question: Question, letters: Mapping[int, Content], timeout: float) -> Ticket:
         """Send; a letter that is not fetched in time is not delivered later."""
-        nodes = [*letters]
-        messages = [Message(record(letters[node]), node, TYPES[question], ttl=timeout + 1) for node in nodes]
-        down = sum(map(serialised, messages))
-        self.size = Size(self.size.up, self.size.down + down, self.size.messages + len(nodes))
-        numbers = [*self.grid.push_messages(messages)] if messages else []
-        if len(numbers) != len(nodes):
-            raise RuntimeError(f"{len(nodes)} messages of {down} bytes are more than the SuperLink takes at once")
-        # A letter that could not be sent has no number; it waits under its own name, and in vain.
-        waiting = {number or f"unsent {node}": node for number, node in zip(numbers, nodes, strict=True)}
+        waiting, everyone = dict[str, int](), [*letters]
+        for nodes in (everyone[start : start + SENT] for start in range(0, len(everyone), SENT)):
+            messages = [Message(record(letters[node]), node, TYPES[question], ttl=timeout + 1) for node in nodes]
+            down = sum(map(serialised, messages))
+            self.size = Size(self.size.up, self.size.down + down, self.size.messages + len(nodes))
+            numbers = [*self.grid.push_messages(messages)]
+            if len(numbers) != len(nodes):
+                raise RuntimeError(f"{len(nodes)} messages of {down} bytes are more than the SuperLink takes at once")
+            # A letter that could not be sent has no number; it waits under its own name, and in vain.
+            waiting |= {number or f"unsent {node}": node for number, node in zip(numbers, nodes, strict=True)}
         return Ticket(waiting, monotonic() + timeout)
 
     def collect(self, ticket: Ticket) -> list[Reply]:

@@ -25,7 +25,7 @@ class Member:
 class Roster:
     """The members of a federation. A client is its partition; the node that speaks for it may change."""
 
-    federation: str
+    question: Content  # that new nodes are asked
     clients: int
     max_samples: int
     event: Callable[[str], None]
@@ -52,11 +52,6 @@ class Roster:
                 self._heard(link, here, reply, timeout)
         self.tickets = [ticket for ticket in self.tickets if ticket.waiting]
         return {client for client, member in self.members.items() if member.node in here}
-
-    @property
-    def question(self) -> Content:
-        """What a new node is asked."""
-        return {"federation": self.federation}
 
     def _heard(self, link: Link, here: set[int], reply: Reply, timeout: float) -> None:
         """Admit a node, or settle the claim of another on its place: it keeps it if it answers."""

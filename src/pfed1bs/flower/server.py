@@ -10,19 +10,18 @@ from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.ledger import traffic
-from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, joined, prepare
+from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, prepare
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.trust import finite
-from pfed1bs.engine.turns import Diverged
+from pfed1bs.engine.turns import Diverged, joined
 from pfed1bs.flower.judging import needed, possible
 from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, numbers, reals, told, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs.config import Config
-from pfed1bs.wire.messages import Message, decode
+from pfed1bs.wire.messages import decode
 
 PAUSE = 1.0  # seconds between looks at who is connected
-ROOM = 2  # times its bytes that a message may take until the round ends, besides packed signs; others are decoded again
 AGAIN = 10  # looks after which nodes that did not introduce themselves well are asked once more
 
 
@@ -37,7 +36,6 @@ class Answer:
     up: bytes
     samples: int
     log: State
-    message: bytes | Message  # decoded, unless that takes much more room
 
 
 @dataclass
@@ -50,14 +48,17 @@ class Server:
     rules: Rules
     federation: str  # tells this federation's client states from others'
     event: Callable[[str], None]  # where to say who was not counted, and why
+    told: str = ""  # what clients must know of the run beside Flower's run config
 
+    address: Content = field(init=False)  # what stands in every letter
     roster: Roster = field(init=False)
     resting: set[int] = field(init=False, default_factory=set)  # clients whose own models are at rest, as they say
     differing: list[bytes] = field(init=False, default_factory=list)  # who has another replica says so in a round
 
     def __post_init__(self) -> None:
         """Nobody is known yet."""
-        self.roster = Roster(self.federation, self.config.clients, self.rules.max_samples, self.event)
+        self.address = {"federation": self.federation, **({"run": self.told} if self.told else {})}
+        self.roster = Roster(self.address, self.config.clients, self.rules.max_samples, self.event)
 
     def rounds(self, resume: Progress | None = None) -> Iterator[Round]:
         """Do the rounds one by one; the caller must save each before it takes the next."""
@@ -135,8 +136,8 @@ class Server:
 
     def _asked(self, question: Question, now: Progress, letters: dict[int, Content]) -> Iterator[tuple[int, Reply]]:
         """Send letters to clients; what comes back from the nodes that were asked, in the order of clients."""
-        common: Content = {"federation": self.federation, "round": now.round}
         nodes = {self.roster.members[client].node: client for client in letters}
+        common: Content = {**self.address, "round": now.round}
         sent = {node: {**common, **letters[k], "base": int(now.seen[k])} for node, k in nodes.items()}
         replies = ask(self.link, question, sent, self.rules.timeout)
         for reply in replies:
@@ -166,7 +167,7 @@ class Server:
         if not isinstance(up, bytes):
             raise ValueError(f"its message must be bytes, got {type(up).__name__}")
         if not (sampled and self.algorithm.up):
-            return Answer(b"", samples, self._log(content), b"")
+            return Answer(b"", samples, self._log(content))
         known = self.algorithm.known(now.server, "up", now.round)
         message = decode(self.algorithm.up, up, kind="up", round=now.round, samples=samples, known=known, packed=True)
         if not message and self.algorithm.replicates:
@@ -175,8 +176,7 @@ class Server:
             raise ValueError("its replica is not the server's; it is sent the snapshot next")
         if not message:
             raise ValueError("its message is empty")
-        small = sum(field.nbytes for field in message.values() if field.dtype != torch.uint8) <= ROOM * len(up)
-        return Answer(up, samples, self._log(content), message if small else up)
+        return Answer(up, samples, self._log(content))  # it is decoded again when it is counted: bytes are the least
 
     def _log(self, content: Content) -> State:
         """What a client says about its training, under names that cannot be taken for the server's own."""
@@ -197,14 +197,10 @@ class Server:
         part = replace(part, cohort=replace(part.cohort, sizes=sizes))
         heard = [answers[client] for client in part.cohort.ids.tolist()] if self.algorithm.up else []
         sent = [answer.up for answer in heard]
-        after, shared = conclude(self.algorithm, now, part, [answer.message for answer in heard], self.config.trust)
-        news = [items for one in asked for items in one.news]
-        active = [one.active for one in asked]
-        everyone = Cohort(
-            self.config.seed_of("batches"),
-            now.round,
-            *(torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen")),
-        )
+        after, shared = conclude(self.algorithm, now, part, sent, self.config.trust, pairs=False)
+        news, active = [items for one in asked for items in one.news], [one.active for one in asked]
+        parts = (torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen"))
+        everyone = Cohort(self.config.seed_of("batches"), now.round, *parts)
         after, extra = replace(after, lost=after.lost | self.roster.lost), counted(self.differing)
         logs = [answers[client].log for client in sorted(answers)]
         common = {*logs[0]}.intersection(*logs)

@@ -4,7 +4,7 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import strftime
 from typing import ClassVar, Self
@@ -12,27 +12,30 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.rounds import Progress, Round, Schedule
 from pfed1bs.engine.scores import Score
 from pfed1bs.flower.link import Link, Size
 from pfed1bs.flower.server import Server
 from pfed1bs.flower.settings import Rules
+from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options
-from pfed1bs.runs.folder import Record, RunFolder, written
+from pfed1bs.runs.folder import Record, RunFolder, json_of, written
 from pfed1bs.runs.recording import record
 from pfed1bs.runs.run import folder_of, method
 
 WIRE = {"up": 8752, "down": 1838}  # bytes that HTTP adds to a question and its answer (results/flower-wire.json)
 
 
-def serve(link: Link, config: Config, rules: Rules) -> Path:
-    """Do all rounds over a link and write them down; the folder."""
+def serve(link: Link, config: Config, rules: Rules, told: str = "") -> Path:
+    """Do all rounds over a link and write them down; the folder. `told`: what clients must know of the run besides."""
     algorithm = method(config, *rules.problem(config))
     path = folder_of(config, f"{config.method}-flower-s{config.seed}")
     with Folder(path, config).open(rules.resume) as folder:
         written(path / "normalise.json", json.dumps(rules.about(config)) + "\n")
-        server = Server(algorithm, link, config, rules, folder.federation, folder.event)
+        folder.name(asdict(rules))
+        server = Server(algorithm, link, config, rules, folder.federation, folder.event, told)
         server.roster.pins = folder.pins if rules.pin else None
         folder.server, folder.counted = server, link.size
         for _ in record(Federated(server, rules), folder, Schedule(config.rounds)):
@@ -75,12 +78,23 @@ class Folder(RunFolder):
     @property
     def federation(self) -> str:
         """The name that tells the clients' states of this federation from others."""
-        return str(json.loads((self.path / "federation.json").read_text())["name"])
+        found = json_of(self.path / "federation.json")
+        if not isinstance(found.get("name"), str):
+            raise UserError(f"{self.path / 'federation.json'} says no name", checkpoint.ELSEWHERE)
+        return str(found["name"])
+
+    def name(self, rules: Options, federation: str = "") -> None:
+        """Write down the federation's name, and the rules that it goes on by."""
+        about = {"name": federation or self.federation, "rules": rules}
+        written(self.path / "federation.json", json.dumps(about) + "\n")
 
     @property
     def pins(self) -> dict[int, int]:
         """Which node each client is pinned to."""
-        return {int(client): node for client, node in json.loads((self.path / "pins.json").read_text()).items()}
+        found = json_of(self.path / "pins.json")
+        if not all(client.isdecimal() and isinstance(node, int) for client, node in found.items()):
+            raise UserError(f"{self.path / 'pins.json'} must name a node for every client", checkpoint.ELSEWHERE)
+        return {int(client): int(str(node)) for client, node in found.items()}
 
     def remember(self, pins: dict[int, int] | None) -> None:
         """Keep the pins for a server that goes on later."""
@@ -91,7 +105,7 @@ class Folder(RunFolder):
         super().open(resume)
         if not (self.path / "federation.json").exists():
             self.remember(None)
-            written(self.path / "federation.json", json.dumps({"name": secrets.token_hex(8)}) + "\n")
+            self.name({}, secrets.token_hex(8))
         if resume:
             self.event(f"goes on with round {self.progress.round if self.progress else 0}")
         return self

@@ -8,12 +8,13 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
 from pfed1bs.core.options import keys
 from pfed1bs.data.catalogue import CATALOGUE
-from pfed1bs.runs.config import TABLES, Config, DataConfig, ModelConfig, load, with_role
+from pfed1bs.data.synthetic import CLASSES, is_synthetic, shape_of
+from pfed1bs.runs.config import TABLES, Config, DataConfig, ModelConfig, of_tables, with_role
 from pfed1bs.runs.flags import UnknownKey
 
 Values = Mapping[str, bool | int | float | str]
 LEFT_OUT = (*with_role("simulator", "others"), *TABLES, "algorithm")  # they mean nothing here, or are tables
-BELIEVED = {"max_weight": 2.0, "max_norm": 2.0}  # where clients are not the server's own
+BELIEVED: Mapping[str, float] = {"max_weight": 2.0, "max_norm": 2.0}  # where clients are not the server's own
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Rules:
             if not all(part.isdecimal() and int(part) for part in parts):
                 raise UserError(f"shape must be whole numbers with x between, got {self.shape}", "shape='1x28x28'")
             return tuple(map(int, parts)), self.classes
+        if is_synthetic(config.data.name):
+            return shape_of(config.data.name), CLASSES
         known = CATALOGUE.get(config.data.name)  # the server has no data to look at
         if known is None:
             raise UserError(
@@ -67,17 +70,19 @@ def read(values: Values) -> tuple[Config, Rules]:
         ):
             raise UserError(f"{key} must be {wanted.__name__}, got {value!r}", f"write {key}={getattr(Rules, key)!r}")
         rules[key] = value
-    flags = [f"--{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in given.items()]
-    config = _loaded(flags, [*hints])
+    config = _loaded(given, [*hints])
     checked = Rules(**rules)  # type: ignore[arg-type]
     _valid(config, checked)
     return config, checked
 
 
-def _loaded(flags: list[str], own: list[str]) -> Config:
-    """The configuration of the flags; hints know the keys of real federations too."""
+def _loaded(given: Values, own: list[str]) -> Config:
+    """The configuration of these values; hints know the keys of real federations too."""
+    nested: dict[str, object] = {key: value for key, value in given.items() if "." not in key}
+    for table in {key.partition(".")[0] for key in given if "." in key}:
+        nested[table] = {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{table}.")}
     try:
-        return load(None, flags)
+        return of_tables(nested)
     except UnknownKey as error:
         near = close(error.key, own)
         raise UserError(error.message, f"did you mean {near}?" if near else error.hint) from error
@@ -104,13 +109,14 @@ def _valid(config: Config, rules: Rules) -> None:
         raise UserError("resume needs to know the run folder", "add out='DIR'")
 
 
-def tables(config: Config) -> dict[str, object]:
+def tables(config: Config, believed: Mapping[str, float] = BELIEVED) -> dict[str, object]:
     """Every key that a run may be given, with its value; empty where the default holds. For [tool.flwr.app.config].
 
-    Flower lets a user override only keys that are listed, so all options of all methods are.
+    Flower lets a user override only keys that are listed, so all options of all methods are. `believed` are the bounds
+    of a configuration that has none.
     """
     plain = {item.name: getattr(config, item.name) for item in fields(Config) if item.name not in LEFT_OUT}
-    plain |= {key: bound for key, bound in BELIEVED.items() if plain[key] is None}
+    plain |= {key: bound for key, bound in believed.items() if plain[key] is None}
     rules = {item.name: item.default for item in fields(Rules)}
     options = sorted({option for name in REGISTRY for option in keys(algorithm_class(name))})
     own = algorithm_class(config.method)

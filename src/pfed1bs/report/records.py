@@ -143,6 +143,8 @@ def _older(run: Json, shared: list[tuple[str, object]]) -> Json:
 
 def go_on(folder: Path) -> str:
     """The command that goes on with an interrupted run."""
+    if (folder / "federation.json").is_file():
+        return f"flwr run APP SUPERLINK --stream -c \"out='{folder.resolve()}' resume=true\""
     return pasted(["run", str(folder / "config.toml"), "--out", str(folder), "--resume"])
 
 
