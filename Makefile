@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 DEV    := $(VENV)/ready-dev
 NATIVE := $(shell find src -name '*.c' -o -name '*.h')
+SUFFIX  = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+CHECKED = -O1 -g -std=gnu11 -shared -fPIC -I$(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
 PIP    := -m pip install --quiet --disable-pip-version-check
 TORCH  := torch==2.13.0
 PYTHON_VERSION ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -14,7 +16,7 @@ SITE   := build/site-$(PYTHON_VERSION)
 EXTRAS := $(PYTHON) -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
 	print(*(line for name in sys.argv[1:] for line in extras[name]), sep="\n")'
 
-.PHONY: demo test check format docs bench docs-numbers mutants fuzz long wheel lowest site uninstalled clean
+.PHONY: demo test check format docs bench docs-numbers mutants fuzz sanitize threads hashes long wheel lowest site uninstalled clean
 
 demo: $(READY)
 	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
@@ -57,8 +59,30 @@ fuzz: $(DEV)
 	build/fuzz/bin/python $(PIP) -c constraints.txt atheris
 	OMP_NUM_THREADS=1 build/fuzz/bin/python fuzz/run.py --out results/fuzz.json
 
+# Whether the package index offers the files that were tested; nothing is installed.
+hashes:
+	$(PYTHON) -m venv --clear build/hashes
+	build/hashes/bin/python $(PIP) --dry-run --no-deps --require-hashes -r constraints-hashes.txt
+
+# The kernels under the address and undefined-behaviour sanitizers, with the tests that call them.
+sanitize: $(READY)
+	rm -rf build/sanitize && mkdir -p build/sanitize && cp -r src build/sanitize/src
+	$(CC) $(CHECKED) -fsanitize=address,undefined -fno-sanitize-recover=undefined src/pfed1bs/core/_fht.c \
+		-o build/sanitize/src/pfed1bs/core/_fht$(SUFFIX)
+	PYTHONPATH=build/sanitize/src ASAN_OPTIONS=detect_leaks=0 \
+		LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+		$(BIN)/python -m pytest --require-kernel tests/core tests/wire
+
+# The kernels from several threads at once under the thread sanitizer.
+threads: $(READY)
+	rm -rf build/threads && mkdir -p build/threads
+	$(CC) $(CHECKED) -fsanitize=thread src/pfed1bs/core/_fht.c -o build/threads/_fht$(SUFFIX)
+	$(CC) $(CHECKED) -fsanitize=thread tools/pool.c -o build/threads/pool.so
+	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so) $(CURDIR)/build/threads/pool.so" \
+		$(BIN)/python tools/races.py build/threads
+
 # What takes too long for every change.
-long: wheel lowest uninstalled
+long: wheel lowest uninstalled sanitize threads
 
 # A wheel and an sdist, each installed into an empty environment and used there.
 wheel:

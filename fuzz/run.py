@@ -22,7 +22,14 @@ MEMORY = Path("/dev/shm")  # files that are read lie in memory, where the system
 SLICE = 300  # seconds after which a new process goes on with what was found
 ROOM = 256 << 20  # bytes that one input may take above all inputs before it
 SHARE = {"messages": 6}  # times the minutes of the others
-FLAGS = ["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1", "-use_value_profile=1", "-max_len=8192"]
+FLAGS = [
+    "-timeout=20",
+    "-report_slow_units=99",
+    "-rss_limit_mb=4096",
+    "-print_final_stats=1",
+    "-use_value_profile=1",
+    "-max_len=8192",
+]
 
 
 def corpus(name: str) -> list[bytes]:
@@ -56,8 +63,8 @@ def child(name: str, flags: list[str]) -> None:
     atheris.Fuzz()
 
 
-def fuzz(name: str, minutes: float, room: Path) -> dict[str, object]:
-    """The record of a target: processor time, inputs, what was found."""
+def fuzz(name: str, minutes: float, room: Path, out: Path | None) -> dict[str, object]:
+    """The record of a target, written down after every slice: processor time, inputs, what was found."""
     inputs, found = room / name, room / f"{name}-found"
     for path in (inputs, found):
         path.mkdir()
@@ -65,6 +72,7 @@ def fuzz(name: str, minutes: float, room: Path) -> dict[str, object]:
 
     for i, data in enumerate([*targets.seeds()[name], *corpus(name)]):
         (inputs / f"{i:04d}").write_bytes(data)
+    record: dict[str, object] = {"cpu_minutes": 0.0, "inputs": 0, "peak_mib": 0}
     spent, runs, most = 0.0, 0, 0
     while spent < 60 * minutes and not any(found.iterdir()):
         words = [sys.executable, __file__, "--child", name, str(inputs), f"-artifact_prefix={found}/"]
@@ -81,19 +89,16 @@ def fuzz(name: str, minutes: float, room: Path) -> dict[str, object]:
         spent += after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         runs += int((re.search(r"number_of_executed_units: (\d+)", log.stderr) or [0, 0])[1])
         most = max(most, int((re.search(r"peak_rss_mb: +(\d+)", log.stderr) or [0, 0])[1]))
-        if log.returncode and not any(found.iterdir()):
-            (found / "process").write_text(f"status {log.returncode}")
         if log.returncode:
             print(name, log.stderr[-3000:], file=sys.stderr)
-    covered = re.findall(r"cov: (\d+) ft: (\d+)", log.stderr)
-    return {
-        "cpu_minutes": round(spent / 60, 2),
-        "inputs": runs,
-        "corpus": sum(1 for _ in inputs.iterdir()),
-        "edges": int(covered[-1][0]) if covered else None,
-        "peak_mib": most,
-        "found": [path.read_bytes().hex() for path in sorted(found.iterdir())],
-    }
+            (found / "status").write_text(str(log.returncode))
+        record = {"cpu_minutes": round(spent / 60, 2), "inputs": runs, "peak_mib": most}
+        covered = re.findall(r"cov: (\d+) ft: \d+ corp: (\d+)", log.stderr)
+        record |= dict(zip(("edges", "corpus"), map(int, covered[-1]), strict=True)) if covered else {}
+        record["found"] = [path.read_bytes().hex() for path in sorted(found.iterdir())]
+        if out:
+            add(out, name, record)
+    return record
 
 
 def merged(name: str, room: Path) -> list[bytes]:
@@ -122,15 +127,13 @@ def main() -> int:
     bad = 0
     for name in given.names:
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as room:
-            record = fuzz(name, given.minutes * SHARE.get(name, 1), Path(room))
+            record = fuzz(name, given.minutes * SHARE.get(name, 1), Path(room), given.out)
             if given.keep:
                 kept = [data for data in merged(name, Path(room)) if data not in targets.seeds()[name]]
                 CORPUS.mkdir(exist_ok=True)
                 (CORPUS / f"{name}.txt").write_text("".join(f"{data.hex()}\n" for data in kept if len(data) <= 1024))
         print(name, json.dumps(record), flush=True)
         bad += len(record["found"])  # type: ignore[arg-type]
-        if given.out:
-            add(given.out, name, record)
     return min(bad, 1)
 
 

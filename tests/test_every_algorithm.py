@@ -11,13 +11,15 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.core.options import PROVIDED
 from pfed1bs.data import Federation, federate
 from pfed1bs.data import load as load_data
+from pfed1bs.engine import memory
 from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.exchange import rows
 from pfed1bs.engine.rounds import Schedule, begin, simulate
 from pfed1bs.engine.scores import evaluate
+from pfed1bs.engine.store import Store
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
-from pfed1bs.runs.checkpoint import load, save
+from pfed1bs.runs.checkpoint import STATES, load, save
 from promise import assert_messages, assert_same
 
 CLIENTS = 6
@@ -42,6 +44,13 @@ def run(name: str, rounds: int = 3, sampled: int | None = 4, device: str = "cpu"
     return list(simulate(method(name), federation(), schedule, device=device, **more))
 
 
+def in_files(monkeypatch) -> None:
+    """From now on no states are small enough to stay in memory."""
+    monkeypatch.setattr(memory, "SMALL", 0)
+    monkeypatch.setattr(memory, "WHOLE", 0)
+    monkeypatch.setattr(memory, "free", lambda device: 0)
+
+
 @every
 @devices
 def test_same_seed_gives_the_same_bits(name, device):
@@ -53,10 +62,13 @@ def test_same_seed_gives_the_same_bits(name, device):
 
 @every
 @devices
-def test_save_and_resume_equals_uninterrupted(name, device, tmp_path):
+def test_save_and_resume_equals_uninterrupted_also_with_states_in_files(name, device, tmp_path, monkeypatch):
     whole = run(name, rounds=4, device=device)
-    save(tmp_path / "checkpoint.safetensors", run(name, rounds=2, device=device)[-1].progress, "{}")
+    in_files(monkeypatch)
+    begun = run(name, rounds=2, device=device, states=tmp_path / STATES)[-1].progress
+    save(tmp_path / "checkpoint.safetensors", begun, "{}")
     rest = run(name, rounds=4, device=device, resume=load(tmp_path / "checkpoint.safetensors", "{}"))
+    assert isinstance(rest[-1].progress.clients, Store)
     assert [done.number for done in rest] == [2, 3]
     assert [done.uplinks for done in rest] == [done.uplinks for done in whole[2:]]
     assert [done.traffic for done in rest] == [done.traffic for done in whole[2:]]

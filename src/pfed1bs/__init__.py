@@ -7,6 +7,7 @@ from pfed1bs.core.reproducible import enable
 
 if TYPE_CHECKING:
     from pfed1bs.algorithms import make
+    from pfed1bs.algorithms.base.by_hand import OneBitCode, decode_step, encode_step, encode_update
     from pfed1bs.core.rng import stream
     from pfed1bs.core.sketch import Sketch, gaussian, srht
     from pfed1bs.core.transform import hadamard
@@ -31,6 +32,7 @@ __all__ = [
     "Floats",
     "Layout",
     "Message",
+    "OneBitCode",
     "Refused",
     "Schedule",
     "Signs",
@@ -40,7 +42,10 @@ __all__ = [
     "Trust",
     "build",
     "decode",
+    "decode_step",
     "encode",
+    "encode_step",
+    "encode_update",
     "evaluate",
     "federate",
     "gaussian",
@@ -58,6 +63,7 @@ __all__ = [
 ]
 HOMES = {  # where each public name lives; loaded at first use, so that `pfed1bs --help` does not wait for torch
     "algorithms": ("make",),
+    "algorithms.base.by_hand": ("OneBitCode", "decode_step", "encode_step", "encode_update"),
     "core.rng": ("stream",),
     "core.sketch": ("Sketch", "gaussian", "srht"),
     "core.transform": ("hadamard",),

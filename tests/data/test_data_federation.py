@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pfed1bs.cli.holdings import picture, table
 from pfed1bs.data import federate, load
 from pfed1bs.data.dataset import dataset
+from pfed1bs.data.synthetic import synthetic
 
 
 def toy(train=80, test=40, labels=4, shape=(2,)):
@@ -149,6 +150,15 @@ def test_the_table_has_a_row_per_client_and_shortens_long_lists():
     cells = [list(column.cells) for column in result.columns]
     assert cells[:4] == [["0", "1"], ["45", "45"], ["15", "15"], ["4", "4"]]
     assert cells[4][0].endswith(" and 1 more") and cells[4][0].count(":") == 3
+
+
+def test_the_table_of_many_clients_has_the_first_of_them_and_what_all_have():
+    result = table(synthetic("synthetic", 250, "labels:2"))
+    assert [len([*column.cells]) for column in result.columns[:4]] == [20] * 4
+    assert result.caption == (
+        "and 230 more; 7,500 training and 2,500 test samples in all, "
+        "30 to 30 for training at a client, in the middle 30"
+    )
 
 
 @pytest.mark.parametrize("labels", [4, 15, 30])

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from pfed1bs import report
+from pfed1bs.report import panels, tables
 from pfed1bs.report.groups import Spread, groups
 from pfed1bs.report.headline import headline
 from pfed1bs.report.tables import environment, notes, settings
@@ -277,3 +278,14 @@ def test_a_missing_package_says_what_to_install(tmp_path, monkeypatch, name):
 def test_importing_the_report_imports_no_plotting():
     code = "import sys, pfed1bs.report; sys.exit(any(name in sys.modules for name in ('matplotlib', 'jinja2')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_many_clients_are_told_by_quantiles_and_few_of_them_are_drawn(tmp_path, monkeypatch):
+    records = records_of(tmp_path / "runs", "pfed1bs")
+    monkeypatch.setattr(tables, "LISTED", 1)
+    [table] = tables.clients(groups(records))
+    assert table.title == "2 clients, seed 0: accuracy %" and table.heads[0] == "share of clients below"
+    assert table.rows[0] == ["0 %", "30", "10", "88.25"] and table.rows[-1] == ["100 %", "40", "15", "91.50"]
+    monkeypatch.setattr(panels, "DOTS", 1)
+    page = page_of(records, tmp_path)
+    assert "1 of 2 clients" in page and "share of clients below" in page

@@ -54,8 +54,8 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        (None, "has no format, this version reads 2"),
-        ({"format": "1", "identity": IDENTITY, "round": "3"}, "has format 1, this version reads 2"),
+        (None, "has no format, this version reads 2 and 3"),
+        ({"format": "1", "identity": IDENTITY, "round": "3"}, "has format 1, this version reads 2 and 3"),
         ({"format": "2", "identity": IDENTITY, "round": "3"}, "its checksum is not that of its content"),
         ({"format": "2", "checksum": "right", "round": "3"}, "does not say which configuration it belongs to"),
         ({"format": "2", "checksum": "right", "identity": IDENTITY}, "is no checkpoint of a run"),

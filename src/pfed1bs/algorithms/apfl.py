@@ -9,7 +9,7 @@ from torch import Tensor
 from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.algorithms.base.companion import apart, shared_of
 from pfed1bs.core.options import SHARE, option
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, present
+from pfed1bs.engine.contract import Batches, Cohort, State, blank, buffers_of, model_of, present
 from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.messages import Message
 
@@ -36,8 +36,8 @@ class APFL(Averaging):
     def init(self, clients: int) -> tuple[State, State]:
         """Own models and mixtures begin as the shared one."""
         server, state = super().init(clients)
-        velocity = present(velocity=0 * state["w"] if self.momentum else None)
-        own = {"alpha": torch.full((clients, 1), self.alpha), "own": state["w"].clone()}
+        velocity = present(velocity=blank(state["w"]) if self.momentum else None)
+        own = {"alpha": torch.full((clients, 1), self.alpha), "own": state["w"]}
         return server, {**own, **state, **apart(self.task.buffers(clients)), **velocity}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:

@@ -11,7 +11,7 @@ from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.core.options import BELOW_ONE, POSITIVE, at_least, option
 from pfed1bs.core.rng import stream
 from pfed1bs.core.votes import sign
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, present
+from pfed1bs.engine.contract import Batches, Cohort, State, blank, buffers_of, present
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
@@ -63,7 +63,9 @@ class DeComFL(Replica):
 
     def init(self, clients: int) -> tuple[State, State]:
         """As every copy, at rest."""
-        server, states = ({**s, **present(velocity=0 * s["w"] if self.beta else None)} for s in super().init(clients))
+        server, states = super().init(clients)
+        if self.beta:
+            server["velocity"], states["velocity"] = torch.zeros_like(server["w"]), blank(states["w"])
         return {**server, "scalars": torch.zeros(self.moves, self.directions)}, states
 
     def along(self, round: int, step: int, like: Tensor) -> Iterator[Tensor]:

@@ -8,7 +8,7 @@ import torch
 from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.algorithms.base.companion import apart, shared_of
 from pfed1bs.core.options import NOT_NEGATIVE, option
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, present
+from pfed1bs.engine.contract import Batches, Cohort, State, blank, buffers_of, model_of, present
 from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.messages import Message
 
@@ -33,7 +33,7 @@ class Ditto(Averaging):
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
         server, state = super().init(clients)
-        velocity = present(velocity=0 * state["w"] if self.momentum else None)
+        velocity = present(velocity=blank(state["w"]) if self.momentum else None)
         return server, {**state, **apart(self.task.buffers(clients)), **velocity}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:

@@ -11,7 +11,7 @@ from pfed1bs.algorithms.base.averaging import server_step
 from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.core.options import option
 from pfed1bs.core.votes import sign, unpack
-from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.engine.contract import Batches, Cohort, State, blank
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 
@@ -54,7 +54,7 @@ class EFSign(Replica):
         server, states = super().init(clients)
         zero = torch.zeros_like(server["w"])
         said = {"signs": sign(zero), "scale": torch.zeros(self.down["scale"].shape)}
-        return {**server, **said, "error": zero}, {**states, "error": torch.zeros_like(states["w"])}
+        return {**server, **said, "error": zero}, {**states, "error": blank(states["w"])}
 
     def compress(self, c: Tensor) -> tuple[Message, Tensor]:
         """Signs and scales of (..., n) values, and what they lose."""

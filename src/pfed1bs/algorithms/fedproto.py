@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pfed1bs.algorithms.base.method import Method, one_label
 from pfed1bs.algorithms.base.split import head
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, option
-from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, present, stack
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, buffers_of, model_of, present, stack
 from pfed1bs.nn.parts import Part
 from pfed1bs.nn.task import Penalty
 from pfed1bs.wire.messages import Layout, Message
@@ -52,9 +52,9 @@ class FedProto(Method):
 
     def init(self, clients: int) -> tuple[State, State]:
         """No prototypes, and the same weights everywhere, from the seed."""
-        w = stack(self.task.init(self.seed), clients).clone()
+        w = stack(self.task.init(self.seed), clients)
         server = {"prototypes": torch.zeros(self.down["prototypes"].shape)}
-        return server, {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
+        return server, {"w": w, **self.task.buffers(clients), **present(velocity=blank(w) if self.momentum else None)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """The prototypes; nothing before there is one."""

@@ -8,7 +8,7 @@ import torch
 
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.core.options import BELOW_ONE, option
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, present, stack
+from pfed1bs.engine.contract import Batches, Cohort, State, blank, buffers_of, present, stack
 from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.messages import Layout, Message
 
@@ -40,8 +40,8 @@ class Local(Method):
 
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
-        w = stack(self.task.init(self.seed), clients).clone()
-        return {}, {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
+        w = stack(self.task.init(self.seed), clients)
+        return {}, {"w": w, **self.task.buffers(clients), **present(velocity=blank(w) if self.momentum else None)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """Nothing."""

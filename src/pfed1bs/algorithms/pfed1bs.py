@@ -15,7 +15,7 @@ from pfed1bs.core.options import BELOW_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, op
 from pfed1bs.core.rng import TIES, bits, key
 from pfed1bs.core.sketch import Sketch, gaussian, penalty, srht
 from pfed1bs.core.votes import pack, sign, tally, unpack
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, present, stack
+from pfed1bs.engine.contract import Batches, Cohort, State, blank, buffers_of, present, stack
 from pfed1bs.nn.descent import Lifted, Walk
 from pfed1bs.wire.codecs import Differences, Signs
 from pfed1bs.wire.messages import Kind, Layout, Message
@@ -76,16 +76,16 @@ class PFed1BS(Method):
     def init(self, clients: int) -> tuple[State, State]:
         """The signs of v0 (where it has none: seeded bits for the ties of round 0), and the first weights."""
         w0 = self.task.init(self.seed)
-        w = stack(w0, clients).clone()
+        w = stack(w0, clients)
         if self.start == "own":
             w = torch.stack([self.task.init(self.seed + 1 + client) for client in range(clients)])
         first = self.first
         ties = torch.from_numpy(bits(key(self.seed, TIES), self.sketch.m).copy())
         server = {"consensus": pack(first) if self.v0 == "sketch" else ties, "first": pack(first)}
-        states = {"w": w, **self.task.buffers(clients), **present(velocity=0 * w if self.momentum else None)}
+        states = {"w": w, **self.task.buffers(clients), **present(velocity=blank(w) if self.momentum else None)}
         if self.code == "entropy":
             server["previous"] = pack(first)
-            states["consensus"] = stack(pack(first), clients).clone()
+            states["consensus"] = stack(pack(first), clients)
         return server, states
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:

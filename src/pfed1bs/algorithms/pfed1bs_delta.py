@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import pi
 from typing import ClassVar, Literal
 
 import torch
@@ -12,19 +11,15 @@ from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.method import Method
-from pfed1bs.algorithms.base.onebit import Code, bits, code, layers
+from pfed1bs.algorithms.base.onebit import Code, bits, bounded, code, fields, layers
 from pfed1bs.algorithms.base.private import REHEARSAL, kept, randomised
 from pfed1bs.algorithms.base.robust import trimmed, unknown
 from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
-from pfed1bs.core.votes import sign, unpack
-from pfed1bs.engine.contract import Batches, Cohort, Judged, State, model_of, present, stack
-from pfed1bs.engine.trust import clamped
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, model_of, present, stack
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
-
-NOISE = 5.0  # how much longer than a client's update a step may be
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ class PFed1BSDelta(Method):
 
     def code(self, round: int) -> Code:
         """Phi_t and R_t of a round."""
-        return code(self.sizes, self.density, self.seed, round)
+        return code(self.sizes, self.density, self.seed, round, self.rotate)
 
     @property
     def m(self) -> int:
@@ -105,8 +100,7 @@ class PFed1BSDelta(Method):
     @property
     def down(self) -> Layout:
         """Signs and scale of the mean update in the sketch."""
-        shape = () if len(self.sizes) == 1 else (len(self.sizes),)
-        return {"signs": Signs(self.m), "scale": Floats(shape, least=0)}
+        return fields(self.sizes, self.density)
 
     @property
     def up(self) -> Layout:
@@ -143,13 +137,13 @@ class PFed1BSDelta(Method):
         server |= unknown(clients) if self.robust == "trimmed" else {}
         states = self.first(theta, clients)
         if self.feedback:
-            server["error"], states["error"] = torch.zeros_like(theta), torch.zeros_like(states["w"])
+            server["error"], states["error"] = torch.zeros_like(theta), blank(states["w"])
         return server, states
 
     def first(self, theta: Tensor, clients: int) -> State:
         """Clients before their first round: their own model and the shared one with its statistics, both theta."""
-        own = {"w": stack(theta, clients).clone(), **self.task.buffers(clients)}
-        shared = {"theta": own["w"].clone(), **apart(self.task.buffers(clients))}
+        own = {"w": stack(theta, clients), **self.task.buffers(clients)}
+        shared = {"theta": own["w"], **apart(self.task.buffers(clients))}
         return {**own, **shared, **self.keeping.first(own)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
@@ -173,13 +167,7 @@ class PFed1BSDelta(Method):
 
     def heard(self, said: Message, round: int) -> Tensor:
         """How the server's answer of a round moves the shared model."""
-        return self.step_of(said["signs"], said["scale"], round)
-
-    def step_of(self, v: Tensor, s: Tensor, round: int) -> Tensor:
-        """The step s Phi_t^T R_t^T v."""
-        phi = self.code(round)
-        r = phi.scaled(v, s)
-        return phi.lift(phi.turn_back(r) if self.rotate else r)
+        return self.code(round).step(said["signs"], said["scale"])
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The update Delta = u - theta after R steps is sent; the client's own model takes its steps."""
@@ -194,10 +182,9 @@ class PFed1BSDelta(Method):
         """What is sent: z = sign(a) and s = |a|_2^2 / |a|_1 of a = Phi_t Delta; what stays, with error feedback."""
         phi = self.code(round)
         delta = delta + clients["error"] if self.feedback else delta
-        a = phi.sketch(delta)
-        z, s = sign(a), phi.scale(a, shrink=self.feedback)
-        memory = {"error": delta - phi.lift(phi.scaled(z, s))} if self.feedback else {}
-        return memory, {"signs": z, "scale": s}
+        said = phi.signed(delta, shrink=self.feedback)
+        memory = {"error": delta - phi.lift(phi.scaled(said["signs"], said["scale"]))} if self.feedback else {}
+        return memory, said
 
     def private(self, said: Message, cohort: Cohort) -> Message:
         """Signs of which some are turned over, with a scale that depends on nothing and makes up for it."""
@@ -206,26 +193,25 @@ class PFed1BSDelta(Method):
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """From q = sum_k p_k s_k z_k, in float64 by ascending id: v = sign(R_t q), s = |q|_2^2 / |q|_1, and theta."""
-        phi, m, messages = self.code(cohort.round), self.m, list(received)  # packed, until all scales are known
-        scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
+        messages = list(received)  # packed, until all scales are known
         cohort, agreed = self.trusted(server, [message["signs"] for message in messages], cohort)
-        total = torch.zeros(m, dtype=torch.float64)
-        for p, message, s in zip(cohort.weights, messages, scales.double(), strict=True):
-            phi.add(total, unpack(message["signs"], m), p * s)
-        q, memory = total.float(), server.get("error")
+        q, cut = self.code(cohort.round).mean(messages, cohort.weights)
+        return {**self.decided(server, q, self.size(cohort), cohort.round), **agreed, "log/clamped": cut}
+
+    def decided(self, server: State, q: Tensor, eta: float, round: int) -> State:
+        """The server after a round whose mean in the sketch is q (m,), and what it will say."""
+        phi, memory = self.code(round), server.get("error")
         if memory is not None:
             memory = phi.lift(q) + memory
             q = phi.sketch(memory)
-        r = phi.turn(q) if self.rotate else q
-        v, s, eta = sign(r), phi.scale(r, shrink=self.feedback), self.size(cohort)
+        v, s = phi.answered(q, shrink=self.feedback)
         if memory is not None:
-            memory = memory - self.step_of(v, s, cohort.round)
-        shift = self.step_of(v, eta * s, cohort.round)
-        said = {"signs": Signs(m).pack(v), "scale": eta * s, **present(error=memory)}
-        logged = {"log/shift": shift.norm(), "log/step": torch.tensor(eta), "log/clamped": cut}
+            memory = memory - phi.step(v, s)
+        shift = phi.step(v, eta * s)
+        said = {"signs": Signs(self.m).pack(v), "scale": eta * s, **present(error=memory)}
         theta, anchors = server["theta"] + shift, self.anchors
-        held = anchors.kept(server, theta, cohort.round + 1) if anchors else {"theta": theta}
-        return {**held, **said, **agreed, **logged}
+        held = anchors.kept(server, theta, round + 1) if anchors else {"theta": theta}
+        return {**held, **said, "log/shift": shift.norm(), "log/step": torch.tensor(eta)}
 
     def trusted(self, server: State, signs: list[Tensor], cohort: Cohort) -> tuple[Cohort, State]:
         """The cohort as it counts, and what is remembered of it."""
@@ -233,9 +219,9 @@ class PFed1BSDelta(Method):
 
     def size(self, cohort: Cohort) -> float:
         """eta_g of a round: by default 1, unless the noise of a step would be more than NOISE updates of a client."""
-        noise = (pi / 2) * float(cohort.weights.square().sum() / self.density) ** 0.5  # of a step of 1, in updates
-        noise /= kept(self.epsilon, self.m) if self.epsilon else 1
-        return (self.step or (1.0 if self.feedback else min(1.0, NOISE / noise))) / (1 + self.decay * cohort.round)
+        quiet = kept(self.epsilon, self.m) if self.epsilon else 1.0  # what randomised signs leave of an update
+        step = self.step or (1.0 if self.feedback else bounded(cohort.weights, self.density, quiet))
+        return step / (1 + self.decay * cohort.round)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The client's model, and the shared one with the statistics that its local steps left."""

@@ -13,7 +13,7 @@ from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.compressors import LowRank
 from pfed1bs.core.options import at_least, option
 from pfed1bs.core.rng import stream
-from pfed1bs.engine.contract import Batches, Cohort, State, stack
+from pfed1bs.engine.contract import Batches, Cohort, State, blank, stack
 from pfed1bs.wire.messages import Layout, Message
 
 
@@ -55,7 +55,7 @@ class PowerSGD(Replica):
         server, states = super().init(clients)
         said = {name: torch.zeros(codec.shape) for name, codec in self.down.items()}
         said["q"] = torch.randn(said["q"].shape, generator=stream(self.seed, "powersgd"))
-        kept = {"q": stack(said["q"], clients).clone(), "error": torch.zeros_like(states["w"])}
+        kept = {"q": stack(said["q"], clients), "error": blank(states["w"])}
         return {**server, **said, "error": torch.zeros_like(server["w"])}, {**states, **kept}
 
     def after(self, copies: State, said: Message, round: int) -> State:

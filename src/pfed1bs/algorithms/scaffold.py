@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.core.options import option
-from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.engine.contract import Batches, Cohort, State, blank
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
@@ -46,7 +46,7 @@ class Scaffold(Averaging):
         """As in FedAvg, and no gradients yet; the server knows how many clients there are."""
         server, states = super().init(clients)
         zeros = {"c": torch.zeros_like(server["w"]), "clients": torch.tensor(clients)}
-        return {**server, **zeros}, {**states, "c": torch.zeros_like(states["w"])}
+        return {**server, **zeros}, {**states, "c": blank(states["w"])}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R corrected steps, and the new c_k."""

@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.replica import Replica
 from pfed1bs.algorithms.base.voting import Vote
 from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
 from pfed1bs.core.votes import sign
-from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.engine.contract import Batches, Cohort, State, blank
 from pfed1bs.wire.codecs import Signs
 from pfed1bs.wire.messages import Layout, Message
 
@@ -63,7 +62,7 @@ class SignSGD(Replica):
         """As every copy, seeded bits for the ties of round 0, and a momentum at rest."""
         server, states = super().init(clients)
         server["vote"] = self.vote.first(self.seed)
-        return server, {**states, "m": torch.zeros_like(states["w"])} if self.beta else states
+        return server, {**states, "m": blank(states["w"])} if self.beta else states
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The signs of the gradient, or of its momentum."""

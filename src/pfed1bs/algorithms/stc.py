@@ -13,7 +13,7 @@ from pfed1bs.algorithms.base.replica import Replica, summed
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import FRACTION, option
 from pfed1bs.core.votes import sign
-from pfed1bs.engine.contract import Batches, Cohort, State
+from pfed1bs.engine.contract import Batches, Cohort, State, blank
 from pfed1bs.wire.codecs import Sparse
 from pfed1bs.wire.messages import Layout, Message
 
@@ -47,7 +47,7 @@ class STC(Replica):
         """As every copy, and empty residuals."""
         server, states = super().init(clients)
         zero = torch.zeros_like(server["w"])
-        return {**server, "move": zero, "residual": zero.clone()}, {**states, "residual": torch.zeros_like(states["w"])}
+        return {**server, "move": zero, "residual": zero.clone()}, {**states, "residual": blank(states["w"])}
 
     def move(self, said: Message, round: int) -> Tensor:
         """The message itself."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core import nvrtc
+from pfed1bs.core.native import plain
 from pfed1bs.core.nvrtc import Options, address, launch
 
 PLAIN, WEIGHTS, ROWS, MISFIT, SCRATCH = range(5)  # as in kernels/transform.cu
@@ -67,7 +68,8 @@ def stretches(log2: int) -> list[Stretch]:
 
 def usable(x: Tensor, length: int = 4) -> bool:
     """Whether these kernels take x in transforms of this length; everything else goes through torch."""
-    return x.is_cuda and x.dtype in (torch.float32, torch.uint8) and length >= 4 and nvrtc.available()
+    ours = x.is_cuda and x.dtype in (torch.float32, torch.uint8) and plain(x)
+    return ours and length >= 4 and nvrtc.available()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
+from torch.nn import Parameter
 
 from pfed1bs.core.errors import UserError
 
@@ -46,9 +47,14 @@ def kernel() -> str:
     return _fht.isa() if enabled else "torch"
 
 
+def plain(x: Tensor) -> bool:
+    """Whether the numbers of x are what lies in its memory: not those of a fake tensor or of a view with a minus."""
+    return type(x) in (Tensor, Parameter) and not x.is_neg()
+
+
 def usable(x: Tensor) -> bool:
     """Whether the native kernels take x; everything else goes through torch."""
-    return enabled and x.is_cpu and x.dtype in (torch.float32, torch.uint8)
+    return enabled and x.is_cpu and x.dtype in (torch.float32, torch.uint8) and plain(x)
 
 
 def empty(*shape: int) -> Tensor:

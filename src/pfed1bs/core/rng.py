@@ -10,6 +10,7 @@ from pfed1bs.core import native
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the step of SplitMix64
 MASK = (1 << 64) - 1
+MOST = 1 << 31  # row numbers are int32
 SEPARATOR = "\x1f"  # between the parts of a stream's name
 
 # Purposes of the portable generator, the first name after the seed (docs/wire.md).
@@ -67,6 +68,12 @@ def distinct(key: int, size: int, count: int) -> NDArray[np.int32]:
     They are the first `count` different candidates, two from each word (low half, then high half), each the top
     log2(size) bits of its half. Above size / 2 the numbers that are left out are drawn instead.
     """
+    if size & (size - 1) or not 1 <= size <= MOST:
+        raise ValueError(
+            f"numbers are drawn below a power of two up to 2^31, got {size}: they have 32 bits, with a sign"
+        )
+    if not 0 <= count <= size:
+        raise ValueError(f"there are {size} numbers, so {count} distinct ones cannot be drawn")
     if native.enabled:
         return native.distinct(key, size, count)
     drawn = min(count, size - count)

@@ -104,7 +104,7 @@ def _transform(x: Tensor, out: Tensor) -> Tensor:
     kernels = native if native.usable(x) else cuda if cuda.usable(x, n) else None
     if kernels is None:
         return out.copy_(butterfly(x, n**-0.5))
-    if not out.is_contiguous():
+    if not out.is_contiguous() or out.is_neg():
         return out.copy_(_orthonormal(x))
     x = x.contiguous()
     overlaps = 0 < abs(x.data_ptr() - out.data_ptr()) < 4 * x.numel()  # float32

@@ -26,8 +26,8 @@ class Federation:
 
     inputs: Tensor  # (N, *shape) float32, normalised; int64 tokens
     labels: Tensor  # (N,) int64, or any other targets (N, ...)
-    train: tuple[Tensor, ...]  # per client: rows of `inputs`, on the CPU
-    test: tuple[Tensor, ...]
+    train: Sequence[Tensor]  # per client: rows of `inputs`, on the CPU
+    test: Sequence[Tensor]
     samples: Tensor  # (N,) number of each row in the data set, training part first, then test part
     num_classes: int
     augment: bool = False
@@ -37,7 +37,7 @@ class Federation:
     claimed: Tensor | None = None  # (K,) training samples that clients say they have; None: those they have
     _ahead: dict[Drawing, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
+    @cached_property
     def present(self) -> Tensor:
         """The ids of all clients but the newcomers."""
         everyone = torch.arange(self.clients)
@@ -77,11 +77,8 @@ class Federation:
         """Samples of every label at every client, (K, C) each: training and test part; (K, 1) without labels."""
         labels = self.labels.cpu() if self.labelled else torch.zeros(len(self.labels), dtype=torch.int64)
         classes = self.num_classes if self.labelled else 1
-        train, test = (
-            torch.stack([torch.bincount(labels[rows], minlength=classes) for rows in part])
-            for part in (self.train, self.test)
-        )
-        return train, test
+        held = [torch.bincount(labels[rows], minlength=classes) for part in (self.train, self.test) for rows in part]
+        return torch.stack(held[: self.clients]), torch.stack(held[self.clients :])
 
     def batches(self, ids: Tensor, round: int, seed: int, steps: int, batch: int) -> ClientBatches:
         """Mini-batches of the clients `ids`: row i depends on (seed, name, ids[i], round) only."""
@@ -96,7 +93,8 @@ class Federation:
             return self._ahead[drawing]
 
         def samples(start: float = 0.0, stop: float = 1.0) -> Samples:
-            return self._each([cut(own, start, stop) for own in self.train], clients)
+            longest = max(len(cut(torch.arange(size), start, stop)) for size in self._lengths[0])
+            return self._each([cut(self.train[k], start, stop) for k in clients], longest)
 
         rows = cache(partial(drawn, "rows"))  # methods with two models take the same batches twice
         mirrored = partial(drawn, "flips") if self.augment else None
@@ -138,13 +136,20 @@ class Federation:
         A client with fewer samples than the largest one repeats its first; the mask is False there. The largest of all
         K, not of `ids`: products of other sizes would have other bits.
         """
-        return self._each(self.test, ids.tolist(), size)
+        return self._each([self.test[k] for k in ids.tolist()], max(self._lengths[1]), size)
 
-    def _each(self, every: Sequence[Tensor], clients: Sequence[int], size: int = 256) -> Samples:
-        """The samples in these rows of every client, of some clients; padded to the longest of all."""
-        parts = [every[k] for k in clients]
+    def trained(self, ids: Tensor, size: int = 256) -> Samples:
+        """The same of training samples."""
+        return self._each([self.train[k] for k in ids.tolist()], max(self._lengths[0]), size)
+
+    @cached_property
+    def _lengths(self) -> tuple[set[int], set[int]]:
+        """The different numbers of training and of test samples that clients have."""
+        return {*map(len, self.train)}, {*map(len, self.test)}
+
+    def _each(self, parts: Sequence[Tensor], longest: int, size: int = 256) -> Samples:
+        """The samples in the rows of some clients, padded to the longest of all."""
         counts = torch.tensor([len(rows) for rows in parts])
-        longest = max(len(rows) for rows in every)
         fill = [part[:1] if len(part) else part.new_zeros(1) for part in parts]
         rows = torch.stack(
             [torch.cat([part, one.expand(longest - len(part))]) for part, one in zip(parts, fill, strict=True)]

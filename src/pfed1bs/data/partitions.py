@@ -27,7 +27,7 @@ def partition(labels: NDArray[np.generic], clients: int, scheme: str, seed: int,
     """
     if clients < 1:
         raise UserError(f"clients must be at least 1, got {clients}")
-    kind, value = _parse(scheme)
+    kind, value = parse(scheme)
     if clients * min_size > len(labels):
         raise UserError(
             f"{clients} clients with {min_size} samples each are more than the {len(labels)} samples there are",
@@ -69,7 +69,7 @@ def chosen(owners: NDArray[np.generic], clients: int, seed: int, min_size: int) 
     return np.sort(generator(seed, "owners").permutation(able)[:clients]) if clients < len(able) else able
 
 
-def _parse(scheme: str) -> tuple[str, float]:
+def parse(scheme: str) -> tuple[str, float]:
     """Name and number of a scheme."""
     kind, colon, text = scheme.partition(":")
     if kind not in ("labels", "dirichlet", "iid", "natural"):

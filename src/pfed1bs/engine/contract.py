@@ -263,3 +263,8 @@ def present(**values: Tensor | None) -> State:
 def stack(w: Tensor, clients: int) -> Tensor:
     """(clients, n) rows that all show the same weights w (n,)."""
     return w.expand(clients, -1)
+
+
+def blank(like: Tensor) -> Tensor:
+    """(clients, ...) rows that all show the same zeros, in the shape of others."""
+    return torch.zeros_like(like[:1]).expand_as(like)

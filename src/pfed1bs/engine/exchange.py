@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.replicas import checksum, checksums
+from pfed1bs.engine.store import Clients, Store
 from pfed1bs.engine.workers import ahead
 from pfed1bs.wire.codecs import Differences, Signs
 from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode, fixed_size, read_header
@@ -199,10 +200,13 @@ def listen(
     return (one(*pair) for pair in pairs)
 
 
-def watched(algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State]) -> Iterable[Message]:
-    """The messages as they come; what `diagnose` takes from each is added to `found`."""
+def watched(
+    algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State], signs: bool = True
+) -> Iterable[Message]:
+    """The messages as they come; what `diagnose` takes from each is added to `found`, `signs` only if wanted."""
     for message in messages:
-        found.append(algorithm.diagnose(server, message))
+        seen = algorithm.diagnose(server, message)
+        found.append({name: value for name, value in seen.items() if signs or value.dtype != torch.uint8})
         yield message
 
 
@@ -230,8 +234,10 @@ def moved(state: State, device: torch.device) -> State:
     return {name: value.to(device) for name, value in state.items()}
 
 
-def rows(state: State, at: Tensor) -> State:
+def rows(state: Clients, at: Tensor) -> State:
     """The rows of a state at some places (S,), ascending; neighbours are views, all of them the state itself."""
+    if isinstance(state, Store):
+        return state.rows(at)
     found, whole = _located(state, at)
     return state if whole else {name: value[found] for name, value in state.items()}
 

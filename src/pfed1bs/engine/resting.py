@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, buffers_of, model_of, under, within
+from pfed1bs.engine.store import Clients
 from pfed1bs.wire.messages import Message
 
 LEFT = 6.0  # nats that all samples of a client together may still cost
@@ -72,7 +73,7 @@ def resting(method: Algorithm, level: float) -> Algorithm:
     return cast(Algorithm, Resting(method, level)) if level and able else method
 
 
-def over(clients: State, among: Tensor | slice = slice(None)) -> bool:
+def over(clients: Clients, among: Tensor | slice = slice(None)) -> bool:
     """Whether all clients `among` these ids rest."""
     return f"{OWN}on" in clients and bool(clients[f"{OWN}on"][among].all())
 

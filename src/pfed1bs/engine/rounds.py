@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -15,13 +16,14 @@ from pfed1bs.core.failing import explained
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import News, listen, moved, remember, replaced, tell, watched
+from pfed1bs.engine.exchange import News, listen, moved, remember, tell, watched
 from pfed1bs.engine.ledger import Traffic, traffic
-from pfed1bs.engine.memory import fitting
+from pfed1bs.engine.memory import fitting, housed
 from pfed1bs.engine.recorder import Recorder
 from pfed1bs.engine.resting import over
+from pfed1bs.engine.store import Clients, device_of
 from pfed1bs.engine.trust import ALL, Trust, finite
-from pfed1bs.engine.turns import SMALLER, Diverged, Turn, split_log
+from pfed1bs.engine.turns import SMALLER, Diverged, Turn, changed, joined, split_log
 from pfed1bs.engine.workers import CPU, alone, portions, spread
 from pfed1bs.wire.messages import Message
 
@@ -46,7 +48,7 @@ class Progress:
 
     round: int  # the next one
     server: State  # on the CPU, where its bytes come and go
-    clients: State  # (K, ...) each
+    clients: Clients  # (K, ...) each
     seen: Tensor  # (K,) last broadcast held by each client, -1: none
     history: dict[int, bytes] = field(default_factory=dict)  # broadcasts that somebody may still have to catch up on
     lost: frozenset[int] = frozenset()  # clients that have said that their replica is not the server's
@@ -91,18 +93,21 @@ def simulate(
     device: str | torch.device = "auto",
     resume: Progress | None = None,
     trust: Trust = ALL,
+    states: Path | None = None,
     **fields: int | None,
 ) -> Iterator[Round]:
     """Run the rounds one by one; the caller prints, evaluates, saves and stops.
 
     `fields` are those of a Schedule, in place of one or instead of its own. `resume` continues after the last round of
-    an earlier run, bit for bit. `trust` bounds what clients may claim.
+    an earlier run, bit for bit. `trust` bounds what clients may claim. States of clients that are too much for memory
+    are in files of the folder `states`; None: in files without names, which end with the process.
     """
     size, device = scheduled(schedule, fields), choose(device)
     with explained(device, "before the first round", size.chunk or len(data.sizes)):
         data = data.to(device)
         now = resume or begin(algorithm, len(data.sizes))
-        now = replace(now, clients=moved(now.clients, device))
+        some = size.sampled not in (None, len(data.sizes)) and algorithm.trains == "sampled"
+        now = replace(now, clients=housed(now.clients, some, device, states))
         chunk = size.chunk or fitting(algorithm, now.clients, data, size.batch, size.sampled, device)
     size, local = replace(size, chunk=chunk), Recorder()
     for t in range(now.round, size.rounds):
@@ -124,14 +129,15 @@ def _round(
     if device.type != "cpu" and t + 1 < size.rounds:
         following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled, data.present)
         turn = replace(turn, later=working(algorithm, following, data.sizes, now.seen, data.present))
-    done = spread(turn, portions(len(plan.active.ids), size.chunk, device), device)
+    portion = portions(len(plan.active.ids), size.chunk, device)
+    done = spread(lambda at: turn(at).into(now.clients), portion, device)
     differ = {client: said for part in done for client, said in part.differing.items()}
     done = [part for part in done if len(part.ids)]
     if not done:
         raise Failure(f"round {t}: the replica of every client is another than the server's", REPLICA)
     ids, asked = torch.cat([part.ids for part in done]), plan
     plan = plan.part(ids) if differ else plan
-    state = replaced(now.clients, ids, joined([part.state for part in done]))
+    state = changed(now.clients, ids, done)
     uplinks = dict(zip(ids.tolist(), chain(*(part.messages for part in done)), strict=False))
     sent = [uplinks[client] for client in plan.cohort.ids.tolist() if client in uplinks]
     after, shared = conclude(algorithm, now, plan, sent, trust)
@@ -162,13 +168,19 @@ def prepare(
 
 
 def conclude(
-    algorithm: Algorithm, now: Progress, plan: Plan, uplinks: Sequence[bytes | Message], trust: Trust = ALL
+    algorithm: Algorithm,
+    now: Progress,
+    plan: Plan,
+    uplinks: Sequence[bytes | Message],
+    trust: Trust = ALL,
+    pairs: bool = True,
 ) -> tuple[Progress, State]:
     """The server after the answers of a round, ascending by id, and what it logs; client states stay as they were.
 
+    `pairs`: packed signs are logged too, for the distances of all pairs of clients.
     Diverged, if that would not be finite: it names the clients whose message alone is enough for it.
     """
-    server, log = answered(algorithm, now, plan.cohort, uplinks, trust)
+    server, log = answered(algorithm, now, plan.cohort, uplinks, trust, pairs)
     if not finite(server):
         single = [(plan.cohort.rows(slice(i, i + 1)), [data]) for i, data in enumerate(uplinks)]
         bad = [int(one.ids) for one, data in single if not finite(answered(algorithm, now, one, data, ALL)[0])]
@@ -180,14 +192,19 @@ def conclude(
 
 
 def answered(
-    algorithm: Algorithm, now: Progress, cohort: Cohort, uplinks: Sequence[bytes | Message], trust: Trust
+    algorithm: Algorithm,
+    now: Progress,
+    cohort: Cohort,
+    uplinks: Sequence[bytes | Message],
+    trust: Trust,
+    pairs: bool = False,
 ) -> tuple[State, State]:
     """The server's state after the messages of a cohort, and its log with what `diagnose` found in each."""
     known, early = algorithm.known(now.server, "up", now.round), where(now).type != "cpu"
     answers, cut = trust.heard(algorithm.up, lambda: listen(algorithm, uplinks, cohort, known, early))
     weighed, less = trust.weighed(cohort)
     found: list[State] = []
-    heard = watched(algorithm, now.server, answers, found)
+    heard = watched(algorithm, now.server, answers, found, pairs)
     with alone(where(now), numbers(now)):
         server, log = split_log(algorithm.aggregate(now.server, heard, weighed))
     rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
@@ -196,7 +213,7 @@ def answered(
 
 def where(now: Progress) -> torch.device:
     """The device on which clients are computed; a server that has none at hand computes on the CPU."""
-    return next((value.device for value in now.clients.values()), CPU)
+    return device_of(now.clients)
 
 
 def numbers(now: Progress) -> int:
@@ -250,8 +267,3 @@ def working(algorithm: Algorithm, cohort: Cohort, sizes: Tensor, seen: Tensor, a
 def counted(differing: Sized) -> State:
     """The log of clients whose replica is not the server's; nothing, if there are none."""
     return {"differing": torch.tensor(float(len(differing)))} if differing else {}
-
-
-def joined(parts: list[State]) -> State:
-    """The states or logs of all portions, one after the other."""
-    return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

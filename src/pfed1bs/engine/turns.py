@@ -9,8 +9,9 @@ from torch import Tensor
 from pfed1bs.core.errors import Failure
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import News, agreeing, differing, hear, rows, say
+from pfed1bs.engine.exchange import News, agreeing, differing, hear, replaced, rows, say
 from pfed1bs.engine.recorder import Recorder
+from pfed1bs.engine.store import Changes, Clients, Store
 from pfed1bs.wire.messages import Message
 
 SMALLER = "try a smaller algorithm.lr, or look at that client's data"
@@ -25,6 +26,13 @@ class Work:
     log: State
     messages: list[bytes]
     differing: Mapping[int, bytes] = field(default_factory=dict)  # by client: that its replica is not the server's
+    kept: Changes | None = None  # instead of the state, once that is in a store
+
+    def into(self, clients: Clients) -> "Work":
+        """The work with its states in a store, where clients have one."""
+        if not isinstance(clients, Store) or not len(self.ids):
+            return self
+        return replace(self, state={}, kept=clients.put(self.ids, self.state))
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Turn:
 
     algorithm: Algorithm
     data: Federation
-    clients: State
+    clients: Clients
     news: list[list[News]]
     cohort: Cohort
     steps: int
@@ -107,3 +115,15 @@ def check(clients: State, log: State, cohort: Cohort) -> None:
             SMALLER,
             bad,
         )
+
+
+def changed(clients: Clients, ids: Tensor, done: list[Work]) -> Clients:
+    """The states of all clients after the work of some, whose ids these are; the others' stay as they were."""
+    if isinstance(clients, Store):
+        return clients.with_rows([part.kept for part in done if part.kept])
+    return replaced(clients, ids, joined([part.state for part in done]))
+
+
+def joined(parts: list[State]) -> State:
+    """The states or logs of all portions, one after the other."""
+    return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

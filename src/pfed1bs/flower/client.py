@@ -71,7 +71,7 @@ class Client:
         if alone.shape != shape:
             raise UserError(f"samples of {self.own} have shape {alone.shape}, the federation's {shape}", "reshape them")
         empty = tuple(torch.empty(0, dtype=torch.int64) for _ in range(self.partition))
-        placed = replace(alone, train=empty + alone.train, test=empty + alone.test)
+        placed = replace(alone, train=[*empty, *alone.train], test=[*empty, *alone.test])
         return poisoned(placed, self.config.attacks, self.config.clients).to(choose(self.config.device))
 
     @cached_property
@@ -134,7 +134,7 @@ class Client:
         work = Turn(self.algorithm, self.data, state, [news], self.cohort(base, round), *size, places=only)(only)
         if work.differing:  # nothing is kept; the server sends the snapshot next
             return {"up": work.differing[self.partition]}
-        before = {base: {name: value.clone() for name, value in state.items()}} if base >= 0 else {}
+        before = {base: state} if base >= 0 else {}
         shelf.put({**before, round: work.state}, self.about)
         log: dict[str, Value] = {f"log/{name}": [float(value.double().mean())] for name, value in work.log.items()}
         said = work.messages[0] if work.messages and content.get("speak") is True else b""

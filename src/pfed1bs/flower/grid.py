@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from pfed1bs.flower.link import LATE, Content, Question, Reply, Size, Ticket
 
 NAME = "pfed1bs"  # of the one record
+SENT = 500  # letters that are made at once
 TYPES = {"query": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
@@ -29,8 +30,11 @@ def serialised(message: Message) -> int:
     """Bytes of a message's objects, as they are pushed."""
     if not message.has_content():
         return len(message.deflate())
-    inner = sum(len(one.deflate()) for one in message.content.values())
-    return len(message.deflate()) + len(message.content.deflate()) + inner
+    held, hollow = message.content, RecordDict({name: ConfigRecord() for name in message.content})
+    message.content = hollow  # names of objects are equally long, whatever they hold: so its records are deflated once
+    around = len(message.deflate()) + len(hollow.deflate())
+    message.content = held
+    return around + sum(len(one.deflate()) for one in held.values())
 
 
 class GridLink:
@@ -49,15 +53,16 @@ class GridLink:
 
     def post(self, question: Question, letters: Mapping[int, Content], timeout: float) -> Ticket:
         """Send; a letter that is not fetched in time is not delivered later."""
-        nodes = [*letters]
-        messages = [Message(record(letters[node]), node, TYPES[question], ttl=timeout + 1) for node in nodes]
-        down = sum(map(serialised, messages))
-        self.size = Size(self.size.up, self.size.down + down, self.size.messages + len(nodes))
-        numbers = [*self.grid.push_messages(messages)] if messages else []
-        if len(numbers) != len(nodes):
-            raise RuntimeError(f"{len(nodes)} messages of {down} bytes are more than the SuperLink takes at once")
-        # A letter that could not be sent has no number; it waits under its own name, and in vain.
-        waiting = {number or f"unsent {node}": node for number, node in zip(numbers, nodes, strict=True)}
+        waiting, everyone = dict[str, int](), [*letters]
+        for nodes in (everyone[start : start + SENT] for start in range(0, len(everyone), SENT)):
+            messages = [Message(record(letters[node]), node, TYPES[question], ttl=timeout + 1) for node in nodes]
+            down = sum(map(serialised, messages))
+            self.size = Size(self.size.up, self.size.down + down, self.size.messages + len(nodes))
+            numbers = [*self.grid.push_messages(messages)]
+            if len(numbers) != len(nodes):
+                raise RuntimeError(f"{len(nodes)} messages of {down} bytes are more than the SuperLink takes at once")
+            # A letter that could not be sent has no number; it waits under its own name, and in vain.
+            waiting |= {number or f"unsent {node}": node for number, node in zip(numbers, nodes, strict=True)}
         return Ticket(waiting, monotonic() + timeout)
 
     def collect(self, ticket: Ticket) -> list[Reply]:

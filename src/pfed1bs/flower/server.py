@@ -10,19 +10,18 @@ from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.ledger import traffic
-from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, joined, prepare
+from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, prepare
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.trust import finite
-from pfed1bs.engine.turns import Diverged
+from pfed1bs.engine.turns import Diverged, joined
 from pfed1bs.flower.judging import needed, possible
 from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, numbers, reals, told, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs.config import Config
-from pfed1bs.wire.messages import Message, decode
+from pfed1bs.wire.messages import decode
 
 PAUSE = 1.0  # seconds between looks at who is connected
-ROOM = 2  # times its bytes that a message may take until the round ends, besides packed signs; others are decoded again
 AGAIN = 10  # looks after which nodes that did not introduce themselves well are asked once more
 
 
@@ -37,7 +36,6 @@ class Answer:
     up: bytes
     samples: int
     log: State
-    message: bytes | Message  # decoded, unless that takes much more room
 
 
 @dataclass
@@ -169,7 +167,7 @@ class Server:
         if not isinstance(up, bytes):
             raise ValueError(f"its message must be bytes, got {type(up).__name__}")
         if not (sampled and self.algorithm.up):
-            return Answer(b"", samples, self._log(content), b"")
+            return Answer(b"", samples, self._log(content))
         known = self.algorithm.known(now.server, "up", now.round)
         message = decode(self.algorithm.up, up, kind="up", round=now.round, samples=samples, known=known, packed=True)
         if not message and self.algorithm.replicates:
@@ -178,8 +176,7 @@ class Server:
             raise ValueError("its replica is not the server's; it is sent the snapshot next")
         if not message:
             raise ValueError("its message is empty")
-        small = sum(field.nbytes for field in message.values() if field.dtype != torch.uint8) <= ROOM * len(up)
-        return Answer(up, samples, self._log(content), message if small else up)
+        return Answer(up, samples, self._log(content))  # it is decoded again when it is counted: bytes are the least
 
     def _log(self, content: Content) -> State:
         """What a client says about its training, under names that cannot be taken for the server's own."""
@@ -200,7 +197,7 @@ class Server:
         part = replace(part, cohort=replace(part.cohort, sizes=sizes))
         heard = [answers[client] for client in part.cohort.ids.tolist()] if self.algorithm.up else []
         sent = [answer.up for answer in heard]
-        after, shared = conclude(self.algorithm, now, part, [answer.message for answer in heard], self.config.trust)
+        after, shared = conclude(self.algorithm, now, part, sent, self.config.trust, pairs=False)
         news, active = [items for one in asked for items in one.news], [one.active for one in asked]
         parts = (torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen"))
         everyone = Cohort(self.config.seed_of("batches"), now.round, *parts)

@@ -12,14 +12,16 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.rounds import Progress, Round, Schedule
 from pfed1bs.engine.scores import Score
 from pfed1bs.flower.link import Link, Size
 from pfed1bs.flower.server import Server
 from pfed1bs.flower.settings import Rules
+from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options
-from pfed1bs.runs.folder import Record, RunFolder, written
+from pfed1bs.runs.folder import Record, RunFolder, json_of, written
 from pfed1bs.runs.recording import record
 from pfed1bs.runs.run import folder_of, method
 
@@ -76,7 +78,10 @@ class Folder(RunFolder):
     @property
     def federation(self) -> str:
         """The name that tells the clients' states of this federation from others."""
-        return str(json.loads((self.path / "federation.json").read_text())["name"])
+        found = json_of(self.path / "federation.json")
+        if not isinstance(found.get("name"), str):
+            raise UserError(f"{self.path / 'federation.json'} says no name", checkpoint.ELSEWHERE)
+        return str(found["name"])
 
     def name(self, rules: Options, federation: str = "") -> None:
         """Write down the federation's name, and the rules that it goes on by."""
@@ -86,7 +91,10 @@ class Folder(RunFolder):
     @property
     def pins(self) -> dict[int, int]:
         """Which node each client is pinned to."""
-        return {int(client): node for client, node in json.loads((self.path / "pins.json").read_text()).items()}
+        found = json_of(self.path / "pins.json")
+        if not all(client.isdecimal() and isinstance(node, int) for client, node in found.items()):
+            raise UserError(f"{self.path / 'pins.json'} must name a node for every client", checkpoint.ELSEWHERE)
+        return {int(client): int(str(node)) for client, node in found.items()}
 
     def remember(self, pins: dict[int, int] | None) -> None:
         """Keep the pins for a server that goes on later."""

@@ -8,6 +8,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core.errors import UserError, close
 from pfed1bs.core.options import keys
 from pfed1bs.data.catalogue import CATALOGUE
+from pfed1bs.data.synthetic import CLASSES, is_synthetic, shape_of
 from pfed1bs.runs.config import TABLES, Config, DataConfig, ModelConfig, of_tables, with_role
 from pfed1bs.runs.flags import UnknownKey
 
@@ -39,6 +40,8 @@ class Rules:
             if not all(part.isdecimal() and int(part) for part in parts):
                 raise UserError(f"shape must be whole numbers with x between, got {self.shape}", "shape='1x28x28'")
             return tuple(map(int, parts)), self.classes
+        if is_synthetic(config.data.name):
+            return shape_of(config.data.name), CLASSES
         known = CATALOGUE.get(config.data.name)  # the server has no data to look at
         if known is None:
             raise UserError(

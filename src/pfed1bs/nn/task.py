@@ -80,7 +80,7 @@ class Task:
 
     def buffers(self, clients: int) -> State:
         """The buffers that clients 0, 1, ... begin with, (clients, ...) each; empty for a model that has none."""
-        first = {name: value.expand(clients, *value.shape).clone() for name, value in self._buffers.items()}
+        first = {name: value.expand(clients, *value.shape) for name, value in self._buffers.items()}
         first |= {name: dropout.first(self._seed, name, clients) for name in dropout.keys(self._module)}
         return {BUFFER + name: value for name, value in first.items()}
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROW = 0.19  # inches for a method
+DOTS = 500  # clients that are drawn; of more, every so many
 WIRE = {  # marker, and whether it is filled
     "up_bytes": ("up", "^", True),
     "down_bytes": ("down", "v", False),
@@ -66,7 +67,8 @@ def accuracy_clients(shown: Sequence[Shown]) -> Picture | None:
     first = [(item, item.group.records[0]) for item in shown if item.group.records[0].seed == seed]
     base, record = next(((item, own) for item, own in first if item.group.algorithm == "local"), first[0])
     order = [int(row["client"]) for row in sorted(record.clients, key=lambda row: (row[metric.name], row["client"]))]
-    labels = record.labels
+    labels, every = record.labels, len(order)
+    order = order[:: -(-every // DOTS)]
     with look():
         figure = canvas(height(len(order)) + 0.35)
         axes = figure.subplots(1, 2, sharey=True, width_ratios=(4, 5)) if labels is not None else [figure.add_subplot()]
@@ -81,7 +83,8 @@ def accuracy_clients(shown: Sequence[Shown]) -> Picture | None:
             axes[-1].set(ylabel="client", yticks=range(len(order)), yticklabels=order, ylim=(len(order) - 0.4, -0.6))
         if len(first) > 1:
             legend(figure, axes[-1])
-        axes[-1].set_title(f"seed {seed}, by {base.group.label}", fontsize=8.5)
+        some = f", {len(order)} of {every:,} clients" if len(order) < every else ""
+        axes[-1].set_title(f"seed {seed}, by {base.group.label}{some}", fontsize=8.5)
     return Picture(figure, ("seed", "client", "method", metric.name), _every_client(shown))
 
 

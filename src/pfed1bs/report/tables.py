@@ -21,6 +21,8 @@ SUMMARY = {  # facts of the summary, and of the configuration
     "sampled": "in each round",
     "rounds": "rounds",
 }
+LISTED = 200  # clients up to which each has a line
+SHARES = (0, 5, 25, 50, 75, 95, 100)  # of the clients, in percent, where there are more
 CONFIG = {"steps": "local steps", "batch": "batch"}
 MODELS = {"": "", "_global": " global", "_tuned": " tuned"}  # what follows the name of the metric, and the method's
 
@@ -94,9 +96,19 @@ def clients(found: Sequence[Group]) -> list[Clients]:
             [*(f"{count:.0f}" for count in counts), *(_told(record, at, kind) for _, record, kind in columns)]
             for at, counts in enumerate(held)
         ]
-        title = f"seed {seed}: {runs[0][0].metric.heading}"
-        tables.append(Clients(title, ["client", "train samples", "test samples", *heads], rows))
+        title = f"{len(held):,} clients, seed {seed}: {runs[0][0].metric.heading}"
+        names = ["train samples", "test samples", *heads]
+        if len(rows) <= LISTED:
+            tables.append(Clients(title, ["client", *names], rows))
+        else:
+            tables.append(Clients(title, ["share of clients below", *names], _quantiles(rows)))
     return tables
+
+
+def _quantiles(rows: list[list[str]]) -> list[list[str]]:
+    """What stands at some shares of the clients, every column but the first sorted by itself."""
+    columns = [sorted(column, key=float) for column in zip(*(row[1:] for row in rows), strict=True)]
+    return [[f"{share} %", *(column[(len(rows) - 1) * share // 100] for column in columns)] for share in SHARES]
 
 
 def _key(record: RunRecord, kind: str) -> str:

@@ -8,31 +8,46 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from pfed1bs.core.checks import crc32
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.engine.contract import State, under, within
 from pfed1bs.engine.rounds import Progress
+from pfed1bs.engine.store import Clients, Store
 from pfed1bs.wire.messages import VERSION
 
 FORMAT = "2"  # 2: with a checksum
+ROWS = "3"  # 3: the clients' states are rows in files beside it, and here is where
+STATES = "states"  # the folder of those files
 ANEW = "finish it with the release that began it, or begin anew in another folder"
 ELSEWHERE = "restore it from a copy, or begin anew in another folder"
 
 
 def save(path: Path, progress: Progress, identity: str) -> None:
-    """Write the state atomically; `identity` says which configuration it belongs to."""
+    """Write the state atomically; `identity` says which configuration it belongs to.
+
+    Of states in files only those that have changed are written, which was done already; the checkpoint says where.
+    """
+    clients, form = progress.clients, FORMAT
+    if isinstance(clients, Store):
+        form, states = ROWS, under("store/", clients.saved(path.parent / STATES))
+        _settle(path.parent / STATES)
+    else:
+        states = under("clients/", clients)
     tensors = {
         **under("server/", progress.server),
-        **under("clients/", progress.clients),
+        **states,
         **{
             f"history/{r}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for r, data in progress.history.items()
         },
         "seen": progress.seen,
         **({"lost": torch.tensor(sorted(progress.lost))} if progress.lost else {}),
     }
-    write(path, tensors, {"round": str(progress.round), "identity": identity})
+    write(path, tensors, {"round": str(progress.round), "identity": identity, "format": form})
+    if isinstance(clients, Store):
+        clients.keep()
 
 
 def load(path: Path, identity: str) -> Progress:
@@ -52,8 +67,27 @@ def _progress(path: Path, tensors: State, metadata: Mapping[str, str]) -> Progre
     for version in {data[0] for data in history.values()} - {VERSION}:
         raise UserError(f"{path} holds broadcasts of version {version}, this release sends version {VERSION}", ANEW)
     lost = frozenset(tensors["lost"].tolist() if "lost" in tensors else ())
-    server, clients = (within(f"{side}/", tensors) for side in ("server", "clients"))
-    return Progress(int(metadata["round"]), server, clients, tensors["seen"], history, lost)
+    seen: Tensor = tensors["seen"]
+    clients: Clients = within("clients/", tensors)
+    if metadata["format"] == ROWS:
+        clients = _stored(path, within("store/", tensors), len(seen))
+    return Progress(int(metadata["round"]), within("server/", tensors), clients, seen, history, lost)
+
+
+def _stored(path: Path, index: State, clients: int) -> Store:
+    """The clients' states in the files beside a checkpoint."""
+    try:
+        return Store.found(index, clients, path.parent / STATES)
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError, OSError) as error:
+        raise UserError(f"{path} does not say where the clients' states are ({error!r:.80})", ELSEWHERE) from error
+
+
+def discard(folder: Path) -> None:
+    """Remove the state of a run, which then cannot go on."""
+    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    shutil.rmtree(folder / STATES, ignore_errors=True)
 
 
 def write(path: Path, tensors: State, metadata: dict[str, str]) -> None:
@@ -118,9 +152,9 @@ def read(path: Path, identity: str | None = None) -> tuple[State, dict[str, str]
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (safetensors.SafetensorError, OSError, ValueError, AttributeError, TypeError, RuntimeError) as error:
         raise UserError(f"{path} is damaged or cut off ({error})", ELSEWHERE) from error
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") not in (FORMAT, ROWS):
         found = f"format {metadata['format']}" if "format" in metadata else "no format"
-        raise UserError(f"{path} has {found}, this version reads {FORMAT}", ELSEWHERE)
+        raise UserError(f"{path} has {found}, this version reads {FORMAT} and {ROWS}", ELSEWHERE)
     if checksum(tensors, {k: v for k, v in metadata.items() if k != "checksum"}) != metadata.get("checksum"):
         raise UserError(f"{path} is damaged: its checksum is not that of its content", ELSEWHERE)
     if "identity" not in metadata:

@@ -18,7 +18,7 @@ from pfed1bs.runs.recipes import read
 
 Options = dict[str, object]
 Drawn = Literal["partition", "init", "batches"]  # what is random in a run
-DATA = f"{', '.join(CATALOGUE)}, a .npz file or package.module:function"
+DATA = f"{', '.join(CATALOGUE)}, synthetic[:1x28x28], a .npz file or package.module:function"
 
 
 @dataclass(frozen=True)

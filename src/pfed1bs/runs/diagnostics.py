@@ -1,6 +1,5 @@
 """What the method's theory speaks about, as numbers: objectives, the potential, distances of sketches."""
 
-from dataclasses import replace
 from math import nan, prod
 
 import torch
@@ -11,6 +10,7 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, State, buffers_of
 from pfed1bs.engine.exchange import rows
 from pfed1bs.engine.rounds import Progress
+from pfed1bs.engine.store import Clients, device_of
 from pfed1bs.engine.workers import portions, spread
 from pfed1bs.wire.messages import Layout
 
@@ -21,7 +21,7 @@ def objectives(
     algorithm: Algorithm,
     data: Federation,
     server: State,
-    clients: State,
+    clients: Clients,
     *,
     round: int = 1,
     size: int = 256,
@@ -32,13 +32,13 @@ def objectives(
     f_k is the mean loss over all training samples of client k, `size` of them at a time, for `chunk` clients at once
     (None: all), in evaluation mode: BatchNorm uses the client's running statistics. `round` is the next one.
     """
-    device = clients["w"].device
-    data = replace(data, test=data.train).to(device)
+    device = device_of(clients)
+    data = data.to(device)
 
     def objective(ids: Tensor) -> Tensor:
         some = rows(clients, ids)
         w, total = some["w"], torch.zeros(len(ids), dtype=torch.float64, device=device)
-        for x, y, mask in data.tests(ids, size):
+        for x, y, mask in data.trained(ids, size):
             losses = algorithm.task.loss.samples(algorithm.task.logits(w, x, buffers_of(some)), y)
             total += (losses * mask).sum(1)
         return sum(algorithm.penalties(server, some, round).values(), total / data.sizes[ids].to(device))
@@ -50,7 +50,7 @@ def potential(
     algorithm: Algorithm,
     data: Federation,
     server: State,
-    clients: State,
+    clients: Clients,
     *,
     round: int = 1,
     size: int = 256,

@@ -111,7 +111,7 @@ class RunFolder:
         tables = {key: value for key, value in as_tables(self.config).items() if key != "out"}
         written(self.path / "config.toml", need("tomli_w", "cli").dumps(tables))
         path = self.path / "env.json"
-        before = json.loads(path.read_text()) if self.progress and path.exists() else {}
+        before = earlier(path) if self.progress and path.exists() else {}
         facts = started(self.config.device, self.progress.round if self.progress else 0, before) | {**self.facts}
         facts |= {"chunk": self.chunk} if self.chunk else {}
         written(path, json.dumps(facts, indent=2) + "\n")
@@ -184,13 +184,35 @@ def _round(line: bytes) -> int | None:
 
 
 def written(path: Path, text: str) -> None:
-    """Write a file all or nothing."""
+    """Write a file all or nothing, on the disk before it has its name."""
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text)
+        with part.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def earlier(path: Path) -> dict[str, object]:
+    """What env.json says of the starts before; nothing if it was cut off, for it is not needed to go on."""
+    try:
+        return json_of(path)
+    except UserError:
+        return {}
+
+
+def json_of(path: Path) -> dict[str, object]:
+    """The object in a file that `written` wrote."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged or cut off ({error})", checkpoint.ELSEWHERE) from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no object", checkpoint.ELSEWHERE)
+    return found
 
 
 def spent(algorithm: Algorithm, steps: int) -> int | None:

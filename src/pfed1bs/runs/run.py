@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms import make
+from pfed1bs.core.errors import UserError
 from pfed1bs.data import Federation, federate, load
 from pfed1bs.data.normalise import with_constants
+from pfed1bs.data.synthetic import is_synthetic, synthetic
 from pfed1bs.engine.attacking import attacking, poisoned
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.memory import fitting
@@ -24,7 +26,8 @@ from pfed1bs.nn.losses import loss_of
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
-from pfed1bs.runs.config import Config, Options
+from pfed1bs.runs.checkpoint import STATES
+from pfed1bs.runs.config import Config, DataConfig, Options
 from pfed1bs.runs.folder import Record, RunFolder, written
 from pfed1bs.runs.precision import multiply
 from pfed1bs.runs.recording import due, record, terminable
@@ -39,6 +42,7 @@ class Simulator:
     algorithm: Algorithm
     data: Federation
     config: Config
+    states: Path | None = None  # the folder for clients' states that do not fit memory
 
     @property
     def schedule(self) -> Schedule:
@@ -51,7 +55,13 @@ class Simulator:
         """The rounds after this progress, those that are judged with diagnostics."""
         config = self.config
         rounds = simulate(
-            self.algorithm, self.data, self.schedule, device=config.device, resume=resume, trust=config.trust
+            self.algorithm,
+            self.data,
+            self.schedule,
+            device=config.device,
+            resume=resume,
+            trust=config.trust,
+            states=self.states,
         )
         for done in rounds:
             judged = done.last or due(done.number, config.evaluate_every, config.rounds)
@@ -114,7 +124,7 @@ class Run:
         _, one = self.algorithm.init(1)  # the user's options are checked before anything is written
         config, given = self.config, (self.algorithm, one, self.data)
         chunk = config.chunk or fitting(*given, config.batch, config.sampled, choose(config.device))
-        source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk))
+        source = Simulator(self.algorithm, self.data, replace(config, chunk=chunk), self.folder / STATES)
         with terminable(), RunFolder(self.folder, config, chunk).open(resume) as folder:
             written(self.folder / "normalise.json", json.dumps(self.data.described) + "\n")
             if self.data.labelled and self.data.clients <= SHOWN:
@@ -152,11 +162,24 @@ def judged_by(config: Config) -> Metric:
 def federation(config: Config) -> Federation:
     """The data of a run, given to its clients."""
     part = config.data
+    if is_synthetic(part.name):
+        return drawn(config)
     options = (part.cap, config.seed_of("partition"), part.min_size, part.augment, part.validate)
     samples = load(part.name, part.root)
     samples = with_constants(samples, part.constants) if part.constants else samples
     given = (part.partition, part.split, *options, part.normalise, part.newcomers)
     return poisoned(federate(samples, config.clients, *given), config.attacks)
+
+
+def drawn(config: Config) -> Federation:
+    """Clients that draw their own samples; what would change samples of a data set is refused."""
+    part, plain = config.data, DataConfig()
+    for key in ("split", "augment", "validate", "normalise", "constants", "root"):
+        if getattr(part, key) != getattr(plain, key):
+            raise UserError(f"data.{key} changes samples of a data set, and {part.name} has none", "leave it out")
+    if config.attacks and config.attacks.kind in ("counts", "label-flip"):
+        raise UserError(f"the attack {config.attacks.kind} needs a data set, and {part.name} is none", "choose another")
+    return synthetic(part.name, config.clients, part.partition, part.cap, config.seed_of("partition"), part.newcomers)
 
 
 def folder_of(config: Config, label: str) -> Path:

@@ -22,6 +22,7 @@ from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
 from pfed1bs.data import Federation
 from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.turns import Diverged
+from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.environment import environment
 from pfed1bs.runs.run import Run, judged_by
@@ -240,7 +241,7 @@ def score(folder: Path, entry: Entry, metric: str = "accuracy") -> float | None:
     run = Run.prepare(entry.config, folder / entry.name)
     if not finished(run):
         return None
-    (run.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    checkpoint.discard(run.folder)
     return float(str(run.summary[metric]))
 
 

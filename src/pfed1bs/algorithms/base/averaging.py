@@ -89,7 +89,7 @@ class Averaging(Method):
         """The first weights, at both sides from the seed."""
         w, buffers = self.task.init(self.seed), self.task.buffers(clients)
         server = {"w": w, **{name: buffers[name][0] for name in self.statistics}}
-        return server, {"w": stack(w, clients).clone(), **buffers}
+        return server, {"w": stack(w, clients), **buffers}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
         """The averaged model, in round 0 too: a new client needs it whenever it joins."""

@@ -29,9 +29,8 @@ class Keeping:
         if self.keep != "best":
             return {}
         clients = len(model["w"])
-        tally = {"sums": torch.zeros(clients, 4, 4), "turns": torch.zeros(clients, dtype=torch.int64)}
-        copies = [{name: value.clone() for name, value in model.items()} for _ in range(2)]
-        scouts = {**apart(copies[0], "alone"), **apart(copies[1], "near")}
+        tally = {"sums": torch.zeros(4, 4).expand(clients, 4, 4), "turns": torch.zeros(clients, dtype=torch.int64)}
+        scouts = {**apart(model, "alone"), **apart(model, "near")}
         return {**tally, **scouts, "choice": torch.full((clients,), ALONE)}
 
     def followed(self, clients: State, shift: Tensor) -> State:

@@ -1,9 +1,10 @@
 """One bit for every sketched coordinate, with a fresh projection and rotation every round: what pfed1bs-delta sends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
+from math import pi
 
 import torch
 from torch import Tensor
@@ -12,7 +13,13 @@ from pfed1bs.core.checks import accumulate
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.rng import LAYERS, key
 from pfed1bs.core.sketch import Rotation, Sketch, srht
+from pfed1bs.core.votes import sign, unpack
+from pfed1bs.engine.trust import clamped
 from pfed1bs.nn.task import Task
+from pfed1bs.wire.codecs import Floats, Signs
+from pfed1bs.wire.messages import Layout, Message
+
+NOISE = 5.0  # how much longer than a client's update a step may be
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,7 @@ class Code:
     ratio: float
     seed: int
     round: int
+    rotate: bool = True
 
     @property
     def bits(self) -> tuple[int, ...]:
@@ -61,6 +69,30 @@ class Code:
         """R^T r."""
         return _each([rotation.backward for rotation in self.rotations], r, self.bits)
 
+    def signed(self, x: Tensor, shrink: bool = False) -> Message:
+        """What is sent of updates x (..., n): z = sign(a) and s = |a|_2^2 / |a|_1 of a = Phi x."""
+        a = self.sketch(x)
+        return {"signs": sign(a), "scale": self.scale(a, shrink)}
+
+    def mean(self, messages: Sequence[Message], weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean q = sum_k p_k s_k z_k of packed messages, in float64 in their order, and how many were clamped."""
+        m = sum(self.bits)
+        scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
+        total = torch.zeros(m, dtype=torch.float64)
+        for p, message, s in zip(weights, messages, scales.double(), strict=True):
+            self.add(total, unpack(message["signs"], m), p * s)
+        return total.float(), cut
+
+    def answered(self, q: Tensor, shrink: bool = False) -> tuple[Tensor, Tensor]:
+        """What the server answers to a mean q (m,): v = sign(R q), and s."""
+        r = self.turn(q) if self.rotate else q
+        return sign(r), self.scale(r, shrink)
+
+    def step(self, v: Tensor, s: Tensor) -> Tensor:
+        """How an answer moves the weights: s Phi^T R^T v."""
+        r = self.scaled(v, s)
+        return self.lift(self.turn_back(r) if self.rotate else r)
+
     def scale(self, a: Tensor, shrink: bool = False) -> Tensor:
         """What the signs of each piece of a (..., m) stand for: (...) for one piece, (..., pieces) for several.
 
@@ -97,6 +129,21 @@ def bits(sizes: tuple[int, ...], ratio: float) -> tuple[int, ...]:
     return tuple(sketch_size(size, ratio) for size in sizes)
 
 
+def fields(sizes: tuple[int, ...], ratio: float) -> Layout:
+    """The fields of a message, the same both ways: signs, and the scale of every piece."""
+    shape = () if len(sizes) == 1 else (len(sizes),)
+    return {"signs": Signs(sum(bits(sizes, ratio))), "scale": Floats(shape, least=0)}
+
+
+def bounded(weights: Tensor, ratio: float, heard: float = 1.0) -> float:
+    """eta_g for clients of these shares: 1, unless the noise of a step would be more than NOISE updates of a client.
+
+    `heard` is the part of an update that its signs tell, where some of them are random.
+    """
+    noise: float = (pi / 2) * float(weights.square().sum() / ratio) ** 0.5  # of a step of 1, in updates
+    return min(1.0, NOISE / (noise / heard))
+
+
 def unbiased(a: Tensor) -> Tensor:
     """|a|_2^2 / |a|_1 of every row (..., m), 0 for a row of zeros: the scale of signs that keeps the mean right."""
     size = a.abs().sum(-1)
@@ -110,9 +157,9 @@ def layers(task: Task) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=2)
-def code(sizes: tuple[int, ...], ratio: float, seed: int, round: int) -> Code:
+def code(sizes: tuple[int, ...], ratio: float, seed: int, round: int, rotate: bool = True) -> Code:
     """The code of a round, kept while it is needed."""
-    return Code(sizes, ratio, seed, round)
+    return Code(sizes, ratio, seed, round, rotate)
 
 
 def _each(maps: list[Callable[[Tensor], Tensor]], x: Tensor, sizes: tuple[int, ...]) -> Tensor:

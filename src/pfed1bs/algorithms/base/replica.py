@@ -60,7 +60,7 @@ class Replica(Method):
     def init(self, clients: int) -> tuple[State, State]:
         """The first weights, at both sides from the seed."""
         w = self.task.init(self.seed)
-        copies = {name: stack(w, clients).clone() for name in ("w", "theta")}
+        copies = {name: stack(w, clients) for name in ("w", "theta")}
         return {"w": w}, {**copies, **self.task.buffers(clients)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:

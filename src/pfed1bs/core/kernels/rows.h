@@ -3,6 +3,7 @@
 /* Tasks 0 .. count - 1 on up to `threads` threads. */
 
 typedef void task(void *context, size_t worker, size_t number);
+typedef void pool(void (*)(void *), void *, unsigned, unsigned);
 typedef struct {
     task *run;
     void *context;
@@ -17,10 +18,14 @@ static void work(void *data) {
 }
 
 static void parallel(size_t count, int threads, task *run, void *context) {
-    static void (*team)(void (*)(void *), void *, unsigned, unsigned);
+    static _Atomic(pool *) known;
     queue q = {.run = run, .context = context, .count = count};
-    if (threads > 1 && count > 1 && !team) *(void **)&team = dlsym(RTLD_DEFAULT, "GOMP_parallel");
-    if (threads > 1 && count > 1 && team) team(work, &q, (unsigned)threads, 0);
+    pool *team = threads > 1 && count > 1 ? atomic_load_explicit(&known, memory_order_relaxed) : NULL;
+    if (threads > 1 && count > 1 && !team) {
+        *(void **)&team = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+        atomic_store_explicit(&known, team, memory_order_relaxed);
+    }
+    if (team) team(work, &q, (unsigned)threads, 0);
     else work(&q);
 }
 
@@ -46,6 +51,15 @@ static void *allocate(size_t bytes) {
     return data;
 }
 
+/* What is kept and large may be taken by the system when it needs memory; until then it stays warm. */
+static void spare(void *data, size_t bytes) {
+#ifdef MADV_FREE
+    if (bytes >= LARGE) madvise(data, bytes, MADV_FREE);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
 /* The padded buffer of forward: the kept one for the first who asks, whoever else comes meanwhile gets his own. */
 static struct {
     atomic_flag busy;
@@ -67,8 +81,12 @@ static float *borrow(size_t size, bool *own) {
 }
 
 static void give_back(float *data, bool own) {
-    if (own) free(data);
-    else atomic_flag_clear(&kept.busy);
+    if (own) {
+        free(data);
+        return;
+    }
+    spare(kept.data, kept.size * sizeof(float));
+    atomic_flag_clear(&kept.busy);
 }
 
 /* The last long results that were given up, latest first, under the interpreter's lock: one for the measurements and one
@@ -93,6 +111,7 @@ static memory take(size_t bytes) {
 
 static void leave(memory given_up) {
     size_t place = 0;
+    spare(given_up.data, given_up.bytes);
     while (place < SPARES - 1 && spares[place].data) place++;
     free(spares[place].data);
     for (; place; place--) spares[place] = spares[place - 1];

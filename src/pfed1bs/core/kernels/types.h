@@ -11,6 +11,7 @@ enum {
     PIECE_LEVELS = 17, /* most levels of a piece in the second-level cache; with more, less is fetched in time */
     HIGH = 8,         /* most levels in one pass over memory */
     HUGEPAGE = 1 << 21, /* bytes */
+    LARGE = 1 << 27,  /* bytes of memory that is not kept against the system's will */
     SMALL = 1 << 15,  /* work below it stays on one thread */
     FEW = 1 << 20,    /* numbers that one thread adds up sooner than others are awake */
     PIECE = 1 << 12,  /* coordinates in a task */
