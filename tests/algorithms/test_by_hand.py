@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pfed1bs import OneBitCode, Refused, decode_step, encode_step, encode_update, make
+from pfed1bs.algorithms.base.onebit import SAFE, bounded
 from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.nn.task import Task
@@ -22,8 +23,8 @@ def said(round=2, of=CODE):
 
 @pytest.mark.parametrize("rotate", [True, False])
 def test_a_round_by_hand_has_the_bits_of_the_method(rotate):
-    code = OneBitCode(403, 0.2, 5, rotate)
-    delta = make("pfed1bs-delta", Task(torch.nn.Linear(402, 1), "mse"), seed=5, ratio=0.2, rotate=rotate)
+    code, step = OneBitCode(403, 0.2, 5, rotate), bounded(torch.tensor(SIZES) / 60, 0.2, most=SAFE)
+    delta = make("pfed1bs-delta", Task(torch.nn.Linear(402, 1), "mse"), seed=5, ratio=0.2, rotate=rotate, step=step)
     order = sorted(range(3), key=lambda i: said(of=code)[i])  # the order of their bytes, by hand the order of the sum
     cohort = Cohort(5, 2, torch.arange(3), torch.tensor([SIZES[i] for i in order]), torch.full((3,), 1))
     _, spoken = delta.spoken({}, updates()[order], 2)
@@ -49,7 +50,16 @@ def test_the_step_is_right_in_the_mean():
     for t in range(400):
         total += decode_step(CODE, encode_step(CODE, [encode_update(CODE, x, round=t)], round=t), round=t)
     share = float(total @ x / (x @ x)) / 400
-    assert abs(share - 1) < 0.1  # a round deviates by about 0.3
+    assert abs(share * (torch.pi / 2) / 0.2**0.5 - 1) < 0.1  # as long as the update, noise included
+
+
+def test_a_step_and_its_noise_are_no_longer_than_an_update_of_one_of_many_clients():
+    for clients in (1, 5, 40):
+        code = OneBitCode(4096, 0.1, seed=1)
+        generator = torch.Generator().manual_seed(clients)
+        heard = [encode_update(code, torch.randn(4096, generator=generator), round=3) for _ in range(clients)]
+        length = decode_step(code, encode_step(code, heard, round=3), round=3).norm() / 64
+        assert length < 1.1 and (clients > 20 or length > 0.6)
 
 
 def test_what_does_not_fit_is_refused_with_the_way_out():

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from pfed1bs.algorithms.base.by_hand import OneBitCode
-from pfed1bs.algorithms.base.onebit import bounded
+from pfed1bs.algorithms.base.onebit import SAFE, bounded
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.votes import unpack
 from pfed1bs.engine.trust import clamped
@@ -148,7 +148,7 @@ class OneBitFedAvg(Strategy):
         if mean is None or not told:
             return None, self._sent.report(metrics)
         step = next(iter(values(mean).values())).float()
-        if not self.nodes.move(step, bounded(self._shares(told), self.agreed.ratio)):
+        if not self.nodes.move(step, bounded(self._shares(told), self.agreed.ratio, most=SAFE)):
             log.warning("round %d is undone: its messages make the model NaN or infinite", server_round)
             return None, self._sent.report(metrics)
         self.nodes.counted.update(dict.fromkeys(answers, now))

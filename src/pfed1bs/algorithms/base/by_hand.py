@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.onebit import Code, bounded, code, fields
+from pfed1bs.algorithms.base.onebit import SAFE, Code, bounded, code, fields
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import FRACTION, SEED, at_least, check, option
 from pfed1bs.wire.messages import Layout, decode, encode, fixed_size, read_header
@@ -66,7 +66,7 @@ def encode_step(agreed: OneBitCode, updates: Sequence[bytes], *, round: int) -> 
         raise UserError("every client of a step needs an update, and one of them samples", "leave the others out")
     weights, now = sizes / sizes.sum(), agreed.of(round)
     v, s = now.answered(now.mean(messages, weights)[0])
-    said = {"signs": v, "scale": s * bounded(weights, agreed.ratio)}
+    said = {"signs": v, "scale": s * bounded(weights, agreed.ratio, most=SAFE)}
     return encode(agreed.layout, said, kind="down", round=round)
 
 

@@ -20,6 +20,7 @@ from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 
 NOISE = 5.0  # how much longer than a client's update a step may be
+SAFE = 1.0  # the same where clients may undo a step whole in one round: longer ones grow from round to round
 
 
 @dataclass(frozen=True)
@@ -135,13 +136,13 @@ def fields(sizes: tuple[int, ...], ratio: float) -> Layout:
     return {"signs": Signs(sum(bits(sizes, ratio))), "scale": Floats(shape, least=0)}
 
 
-def bounded(weights: Tensor, ratio: float, heard: float = 1.0) -> float:
-    """eta_g for clients of these shares: 1, unless the noise of a step would be more than NOISE updates of a client.
+def bounded(weights: Tensor, ratio: float, heard: float = 1.0, most: float = NOISE) -> float:
+    """eta_g for clients of these shares: 1, unless the noise of a step would be more than `most` updates of a client.
 
     `heard` is the part of an update that its signs tell, where some of them are random.
     """
     noise: float = (pi / 2) * float(weights.square().sum() / ratio) ** 0.5  # of a step of 1, in updates
-    return min(1.0, NOISE / (noise / heard))
+    return min(1.0, most / (noise / heard))
 
 
 def unbiased(a: Tensor) -> Tensor:
