@@ -36,8 +36,8 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_method_of_the_page_passes_the_checks_of_all_methods(check, tmp_path):
-    given = {"name": "tether:Tether", "tmp_path": tmp_path, "device": "cpu"}
+def test_the_method_of_the_page_passes_the_checks_of_all_methods(check, tmp_path, monkeypatch):
+    given = {"name": "tether:Tether", "tmp_path": tmp_path, "device": "cpu", "monkeypatch": monkeypatch}
     check(**{name: given[name] for name in inspect.signature(check).parameters})
 
 

@@ -22,7 +22,7 @@ def test_tables_in_the_documents_are_those_of_the_results():
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: str(path.relative_to(sources.ROOT / "results")))
 def test_every_result_names_its_command_and_commit(path):
     found = json.loads(path.read_text())
-    places = [found, *found.get("runs", [])]
+    places = [found, *found.get("runs", []), *(part for part in found.values() if isinstance(part, dict))]
     for name in ("command", "commit"):
         assert any(name in place or f"{name}s" in place for place in places), f"{path.name} has no {name}"
 

@@ -208,7 +208,8 @@ def test_liars_say_the_same_in_the_simulator_and_over_a_network(options, tmp_pat
     size = {"rounds": 3, "steps": config.steps, "batch": config.batch, "seed": config.seed}
     theirs = simulate(desk.algorithm, desk.data, **size, trust=config.trust, device="cpu")
     for mine, reference in zip(desk.server().rounds(), theirs, strict=True):
-        assert mine.uplinks == reference.uplinks and same(mine.log, reference.log)
+        log = {name: value for name, value in reference.log.items() if value.dtype != torch.uint8}
+        assert mine.uplinks == reference.uplinks and same(mine.log, log)
         assert same(mine.progress.server, reference.progress.server)
 
 
