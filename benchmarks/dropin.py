@@ -1,11 +1,11 @@
 """The drop-in in an app of the usual kind: accuracy and serialised bytes before and after two lines.
 
-    python benchmarks/dropin.py --out results/dropin.json
+    python benchmarks/dropin.py --epochs 3 --out results/dropin.json
     python benchmarks/dropin.py --seeds 0 --out 0.json; ...; python benchmarks/dropin.py --join 0.json 1.json --out ...
 
 examples/quickstart on MNIST in one process, with Flower's own messages, contexts, strategies and apps: 20 nodes of 100
-samples, 40 rounds of one epoch. Bytes are those of Flower's serialised objects, training and evaluation together. A
-seed takes about four minutes on a quiet core; seeds are run one after the other.
+samples, 40 rounds. Bytes are those of Flower's serialised objects, training and evaluation together. A
+seed takes about three minutes on a quiet core; seeds are run one after the other.
 """
 
 import argparse
