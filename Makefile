@@ -22,7 +22,7 @@ demo: $(READY)
 	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
 
 test: $(DEV)
-	$(BIN)/python -m pytest --require-kernel
+	tools/suite
 
 check: $(DEV)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
