@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -70,3 +71,12 @@ def test_the_page_names_all_of_the_contract_and_only_what_there_is():
     named = {name for line in lines if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert named == set(CONTRACT)
     assert all(hasattr(pfed1bs.extend, name) for name in pfed1bs.extend.__all__)
+
+
+def test_the_installed_command_finds_the_file_in_the_folder_it_is_called_from(tmp_path):
+    (tmp_path / "tether.py").write_text(CODE)
+    words = ["run", "--algorithm.name", "tether:Tether", "--rounds", "1", "--clients", "2", "--out", "r"]
+    code = f"import sys; sys.path.remove(''); sys.argv[1:] = {words!r}; from pfed1bs.cli.main import script; script()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "r" / "summary.json").exists()

@@ -72,7 +72,7 @@ def _own(name: str) -> type[Algorithm]:
     try:
         found: type[Algorithm] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        hint = "write package.module:Class; the package is installed or on PYTHONPATH"
+        hint = "write package.module:Class; the package is installed, in this folder or on PYTHONPATH"
         raise UserError(f"algorithm {name} cannot be imported ({error})", hint) from error
     if not isinstance(found, type) or not is_dataclass(found):
         raise UserError(f"algorithm {name} must be a dataclass", "put @dataclass(frozen=True) before the class")

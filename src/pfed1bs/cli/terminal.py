@@ -168,10 +168,11 @@ def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None
     heads, *lines = results(groups(records)).brief()
     show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
     if "global" in heads or "tuned" in heads:
-        print(CAPTION)
+        print(fill(CAPTION, get_terminal_size().columns))
     if against:
         show_differences(against, labelled(groups(records)))
-    for sentence in headline(groups(records)).told if len(records) > 1 else ():
+    found = headline(groups(records))
+    for sentence in (f"{found.title}.", *found.told) if len(records) > 1 else ():
         print(fill(sentence, get_terminal_size().columns))
     print(f"folder  {folder}\nreport  {folder / 'report.html'}\npicture {folder / 'plots' / 'accuracy-bytes.svg'}")
 

@@ -45,8 +45,8 @@ def imported(name: str, what: str, arguments: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"{what} {name!r} cannot be imported ({error})",
-            f'write "package.module:function", where function takes {arguments}, and the package is installed or on '
-            "PYTHONPATH",
+            f'write "package.module:function", where function takes {arguments}, and the package is installed, '
+            "in this folder or on PYTHONPATH",
         ) from error
     if not callable(found):
         raise UserError(f"{what} {name!r} must name a function of {arguments}, got {type(found).__name__}")

@@ -40,6 +40,10 @@ def _title(chosen: Group, ahead: Spread | None, methods: int) -> str:
     elif ahead is not None:
         which = "less" if ahead.mean < 0 else "more"
         said = f"{abs(ahead.mean):.{metric.digits}f} {metric.words} {which} than training alone"
+    if ahead is not None and ahead.interval is None:
+        said += " (one seed)"
+    elif ahead is not None and ahead.interval and ahead.interval[0] <= 0 <= ahead.interval[1]:
+        said = f"no difference to training alone is shown ({said.partition(' than ')[0].partition(' over ')[0]}),"
     return f"{chosen.label}: {said}{_bytes(chosen)}"
 
 
@@ -49,6 +53,8 @@ def _bytes(group: Group) -> str:
         return ""
     if not ratio.mean:
         return " with no byte sent"
+    if abs(ratio.mean - 1) < 0.05:
+        return " at FedAvg's bytes"
     share = f"1/{1 / ratio.mean:.0f} of" if ratio.mean < 0.5 else f"{ratio.mean:.2g} times"
     return f" at {share} FedAvg's bytes"
 
@@ -80,7 +86,7 @@ def _chosen(chosen: Group, best: Group, near: int, methods: int) -> str:
     if near == 1:
         first = "highest" if best.metric.better == "higher" else "lowest"
         return f"It has the {first} mean {many}; a small lead over the next one may be chance."
-    others = f" That is {_with_interval(best)} of {best.label}." if best is not chosen else ""
+    others = f" The highest is {best.label} with {_with_interval(best)}." if best is not chosen else ""
     return f"It sends the fewest bytes of the {near} within {MARGIN} points of the highest mean {many}.{others}"
 
 
