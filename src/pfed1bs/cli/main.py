@@ -86,7 +86,7 @@ def _told(message: str, hint: str, code: int) -> int:
 
 
 def script() -> NoReturn:
-    """The installed command, which finds modules in the folder that it is called from, after those that are installed."""
+    """The installed command; it finds modules in the folder that it is called from, after those that are installed."""
     sys.path.append(os.getcwd())
     sys.exit(main())
 
