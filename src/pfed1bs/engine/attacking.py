@@ -17,7 +17,8 @@ from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.rng import stream
 from pfed1bs.core.votes import sign, unpack
 from pfed1bs.data import Federation
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, under, within
+from pfed1bs.engine.around import Around
+from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, besides, chosen, under, within
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs
 from pfed1bs.wire.messages import Codec, Message
 from pfed1bs.wire.rows import CountedRows
@@ -67,16 +68,10 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Attacking:
+class Attacking(Around):
     """A method some of whose clients lie, and the same method in everything else."""
 
-    method: Algorithm
     attack: Attack
-
-    def __getattr__(self, name: str) -> object:
-        if name == "method":  # not yet there, while a copy is made
-            raise AttributeError(name)
-        return getattr(self.method, name)
 
     def init(self, clients: int) -> tuple[State, State]:
         """Who lies, and room for a first message."""
@@ -89,25 +84,25 @@ class Attacking:
 
     def absorb(self, clients: State, received: Message, round: int) -> State:
         """As the method."""
-        return {**self.method.absorb(_others(clients), received, round), **_own(clients)}
+        return {**self.method.absorb(besides(OWN, clients), received, round), **under(OWN, within(OWN, clients))}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The method's own work; what liars say of it is forged."""
-        state, said = self.method.local(_others(clients), received, cohort, batches)
+        state, said = self.method.local(besides(OWN, clients), received, cohort, batches)
         own, layout = within(OWN, clients), self.method.up
         said = {name: _signs(layout[name], field) for name, field in said.items()}
         if self.attack.kind == "replay":
-            first = {name: torch.where(_wide(own["began"], x), own[f"said/{name}"], x) for name, x in said.items()}
+            first = {name: chosen(own["began"], own[f"said/{name}"], x) for name, x in said.items()}
             own |= {"began": torch.ones_like(own["began"]), **under("said/", first)}
             forged = first
         else:
             forged = {name: self._forged(name, layout[name], field, cohort) for name, field in said.items()}
-        mixed = {name: torch.where(_wide(own["on"], x), forged[name], x) for name, x in said.items()}
+        mixed = {name: chosen(own["on"], forged[name], x) for name, x in said.items()}
         return {**state, **under(OWN, own)}, mixed
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """As the method."""
-        return self.method.personal(server, _others(clients), cohort, batches)
+        return self.method.personal(server, besides(OWN, clients), cohort, batches)
 
     def _forged(self, name: str, codec: Codec, x: Tensor, cohort: Cohort) -> Tensor:
         """A field (S, ...) as liars say it: every number as large as it was, under another sign."""
@@ -120,9 +115,9 @@ class Attacking:
         if isinstance(codec, Floats) and codec.least == 0:  # scales and norms
             return self._larger(x)
         if isinstance(codec, Floats) and self.attack.kind == "collude":  # all its length goes there
-            signs, chosen = self._agreed(name, x)
-            length = x.flatten(1).norm(dim=1) / chosen.sum().sqrt()
-            return signs * chosen * _wide(length, x)
+            signs, there = self._agreed(name, x)
+            length = x.flatten(1).norm(dim=1) / there.sum().sqrt()
+            return signs * there * _wide(length, x)
         turned = self._turned(name, x, cohort)
         return turned if isinstance(codec, Signs | Differences) else self._larger(turned)
 
@@ -135,14 +130,14 @@ class Attacking:
         if kind == "constant":
             return x.abs()
         if kind == "collude":
-            signs, chosen = self._agreed(name, x)
-            return torch.where(chosen, x.abs() * signs, x)
+            signs, there = self._agreed(name, x)
+            return torch.where(there, x.abs() * signs, x)
         return x
 
     def _agreed(self, name: str, x: Tensor) -> tuple[Tensor, Tensor]:
         """The signs that all liars say of a field (S, ...), and in which places."""
-        signs, chosen = _plot(self.method.seed, name, x[0].numel(), self.attack.size, x.device)
-        return signs.view(x.shape[1:]), chosen.view(x.shape[1:])
+        signs, there = _plot(self.method.seed, name, x[0].numel(), self.attack.size, x.device)
+        return signs.view(x.shape[1:]), there.view(x.shape[1:])
 
     def _larger(self, x: Tensor) -> Tensor:
         return (x * self.attack.size).clamp(-LARGEST, LARGEST) if self.attack.kind == "scale" else x
@@ -177,8 +172,8 @@ def _plot(seed: int, name: str, count: int, share: float, device: torch.device) 
     drawing = stream(seed, "attack", name)
     signs = sign(torch.rand(count, generator=drawing) - 0.5)
     places = torch.randperm(count, generator=drawing)[: ceil(share * count)]
-    chosen = torch.zeros(count, dtype=torch.bool).index_fill(0, places, True)
-    return signs.to(device), chosen.to(device)
+    there = torch.zeros(count, dtype=torch.bool).index_fill(0, places, True)
+    return signs.to(device), there.to(device)
 
 
 def _signs(codec: Codec, field: Tensor) -> Tensor:
@@ -195,11 +190,3 @@ def _room(codec: Codec, clients: int) -> Tensor:
 
 def _wide(on: Tensor, x: Tensor) -> Tensor:
     return on.view(-1, *(1 for _ in x.shape[1:]))
-
-
-def _own(clients: State) -> State:
-    return {name: value for name, value in clients.items() if name.startswith(OWN)}
-
-
-def _others(clients: State) -> State:
-    return {name: value for name, value in clients.items() if not name.startswith(OWN)}

@@ -255,6 +255,16 @@ def within(prefix: str, state: State) -> State:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
+def besides(prefix: str, state: State) -> State:
+    """The tensors whose names do not begin so."""
+    return {name: value for name, value in state.items() if not name.startswith(prefix)}
+
+
+def chosen(on: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Rows of `one` where `on` (S,) is true, those of `other` elsewhere."""
+    return torch.where(on.view(-1, *(1 for _ in one.shape[1:])), one, other)
+
+
 def present(**values: Tensor | None) -> State:
     """Those of the named tensors that exist."""
     return {name: value for name, value in values.items() if value is not None}

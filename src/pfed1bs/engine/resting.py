@@ -12,7 +12,19 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, buffers_of, model_of, under, within
+from pfed1bs.engine.around import Around
+from pfed1bs.engine.contract import (
+    Algorithm,
+    Batches,
+    Cohort,
+    State,
+    besides,
+    buffers_of,
+    chosen,
+    model_of,
+    under,
+    within,
+)
 from pfed1bs.engine.store import Clients
 from pfed1bs.wire.messages import Message
 
@@ -23,16 +35,10 @@ OWN = "rest/"  # what the keys of this file begin with
 
 
 @dataclass(frozen=True)
-class Resting:
+class Resting(Around):
     """A method whose clients rest, and the same method in everything else."""
 
-    method: Algorithm
     level: float  # nats per sample
-
-    def __getattr__(self, name: str) -> object:
-        if name == "method":  # not yet there, while a copy is made
-            raise AttributeError(name)
-        return getattr(self.method, name)
 
     def init(self, clients: int) -> tuple[State, State]:
         """Nobody rests."""
@@ -43,24 +49,24 @@ class Resting:
     def absorb(self, clients: State, received: Message, round: int) -> State:
         """What a client at rest hears does not move its own model."""
         own = within(OWN, clients)
-        state = self.method.absorb(_others(clients), received, round)
-        return {**state, "w": _chosen(own["on"], clients["w"], state["w"]), **under(OWN, own)}
+        state = self.method.absorb(besides(OWN, clients), received, round)
+        return {**state, "w": chosen(own["on"], clients["w"], state["w"]), **under(OWN, own)}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The method's own work; who rested before keeps its model, and who has learnt all rests from now on."""
         own = within(OWN, clients)
-        state, said = self.method.local(_others(clients), received, cohort, batches)
+        state, said = self.method.local(besides(OWN, clients), received, cohort, batches)
         fresh = state.get("log/fit", state["log/loss"])
         loss = torch.where(own["loss"] < 0, fresh, MEMORY * own["loss"] + (1 - MEMORY) * fresh)
         enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level)
-        buffers = {name: _chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
+        buffers = {name: chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
         on = own["on"] | (loss < enough)
-        w = _chosen(own["on"], clients["w"], state["w"])
+        w = chosen(own["on"], clients["w"], state["w"])
         return {**state, "w": w, **under(OWN, {"on": on, "loss": loss, **buffers}), "log/rest": on.to(loss)}, said
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The models of the method; of a client at rest the own one as it was then."""
-        models = self.method.personal(server, _others(clients), cohort, batches)
+        models = self.method.personal(server, besides(OWN, clients), cohort, batches)
         return {**models, "personal": _kept(clients, models["personal"])}
 
 
@@ -86,13 +92,4 @@ def own_models(clients: State) -> State:
 def _kept(clients: State, models: State) -> State:
     """The models, but of clients at rest those that they keep since then."""
     own = {"w": clients["w"], **within(OWN, clients)}
-    return {name: _chosen(own["on"], own[name], value) for name, value in models.items()} if "on" in own else models
-
-
-def _others(clients: State) -> State:
-    return {name: value for name, value in clients.items() if not name.startswith(OWN)}
-
-
-def _chosen(on: Tensor, kept: Tensor, value: Tensor) -> Tensor:
-    """Rows of `kept` where `on` (S,), of `value` elsewhere."""
-    return torch.where(on.view(-1, *(1 for _ in value.shape[1:])), kept, value)
+    return {name: chosen(own["on"], own[name], value) for name, value in models.items()} if "on" in own else models

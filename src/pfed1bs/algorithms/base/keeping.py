@@ -10,7 +10,7 @@ from torch import Tensor
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
-from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, model_of, stack
+from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, chosen, model_of, stack
 from pfed1bs.engine.exchange import moved
 from pfed1bs.nn.descent import Descent, Walk
 
@@ -105,7 +105,4 @@ class Keeping:
 
 def either(mask: Tensor, one: State, other: State) -> State:
     """The rows of `one` where the mask (S,) is true, those of `other` elsewhere, for all that `one` has."""
-    return {
-        name: torch.where(mask.view(-1, *(1 for _ in value.shape[1:])), value, other[name])
-        for name, value in one.items()
-    }
+    return {name: chosen(mask, value, other[name]) for name, value in one.items()}
