@@ -13,7 +13,7 @@ from torch import nn
 
 from dropin_grid import RUN, identity
 from dropin_toy import RATIO, N, federated, model, stepped, target, toy
-from pfed1bs import OneBitCode, encode_update
+from pfed1bs import OneBitCode, decode_step, encode_step, encode_update
 from pfed1bs.flower import OneBit
 from pfed1bs.flower.dropin_arrays import made
 from pfed1bs.flower.states import Shelf
@@ -58,6 +58,17 @@ def test_what_a_node_sends_is_what_the_public_functions_send():
         after = stepped(model(), node)
         update = torch.from_numpy(np.concatenate([after["a"].ravel(), after["b"]]))  # from zeros
         assert said["up"] == encode_update(code, update, round=0, samples=0)
+
+
+def test_the_step_of_the_server_is_as_long_as_that_of_the_public_functions_bounded_by_its_noise():
+    desk, strategy, _ = federated(rounds=1)
+    code, heard = OneBitCode(N, RATIO), []
+    for node, _, _ in desk.came[:4]:
+        after = stepped(model(), node)
+        update = torch.from_numpy(np.concatenate([after["a"].ravel(), after["b"]]))
+        heard.append(encode_update(code, update, round=0, samples=node - 100))
+    step = decode_step(code, encode_step(code, heard, round=0), round=0)
+    assert float(strategy.nodes.theta.norm() / step.norm()) == pytest.approx(1, abs=0.01)
 
 
 def test_with_a_first_model_from_the_seed_nobody_is_sent_one():
