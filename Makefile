@@ -57,7 +57,7 @@ fuzz: $(DEV)
 	$(PYTHON) -m venv --clear --system-site-packages build/fuzz
 	realpath $(VENV)/lib/python*/site-packages > $$(echo build/fuzz/lib/python*/site-packages)/beside.pth
 	build/fuzz/bin/python $(PIP) -c constraints.txt atheris
-	OMP_NUM_THREADS=1 build/fuzz/bin/python fuzz/run.py --out results/fuzz.json
+	OMP_NUM_THREADS=1 build/fuzz/bin/python fuzz/run.py --parallel $$(nproc) --out results/fuzz.json
 
 # Whether the package index offers the files that were tested; nothing is installed.
 hashes:
