@@ -155,7 +155,7 @@ def show_cells(title: str, found: Sequence[Entered]) -> None:
     heads = ("setting", "method", "percent\ncorrect", "95 %\ninterval", "paper", "seeds")
     values = [cell.spread("accuracy") for cell in found]
     lines = [
-        (*(cell.part, cell.label, cell.ours, ranged(value and value.interval, 2)), cell.verdict,
+        (*(cell.part, cell.label, cell.ours, ranged(value.interval if value else None, 2)), cell.verdict,
          f"{len(cell.rows)} of {cell.wanted}")
         for cell, value in zip(found, values, strict=True)
     ]  # fmt: skip
