@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -136,10 +137,14 @@ def test_a_resumed_tuning_repeats_no_finished_run_and_may_have_more_points(tmp_p
         study(tmp_path / "t", more=["--clients", "4"])
 
 
-def test_runs_side_by_side_find_what_runs_one_after_the_other_find_though_some_diverge(tmp_path, monkeypatch):
+def test_runs_side_by_side_find_what_runs_one_after_the_other_find_though_some_diverge(tmp_path, capsys):
     words = ["--algorithms", "local", "--seeds", "100,101", "--points", "3", "--json"]
     words += ["--algorithm.momentum", "0.9", "--algorithm.mu", "1e21", "--rounds", "3"]  # diverges with any step
     assert tune(*words, "--out", str(tmp_path / "apart")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["folder"] == str(tmp_path / "apart") and told["tuning"]["methods"][0]["interval"] is None
+    assert len(told["runs"]) == 6 and {run["accuracy"] for run in told["runs"][:2]} == {None}
+    assert all(Path(run["folder"]).is_dir() and run["algorithm"] == "local" for run in told["runs"])
     assert tune(*words, "--out", str(tmp_path / "beside"), "--parallel", "2") == 0
     ours, theirs = (json.loads((tmp_path / name / "tuning.json").read_text()) for name in ("apart", "beside"))
     assert ours["methods"] == theirs["methods"] and ours["methods"][0]["points"][0]["scores"] == [None, None]

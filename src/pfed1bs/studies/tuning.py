@@ -5,9 +5,7 @@ the mean score of its seeds, the score that tables have. Test samples choose not
 """
 
 import json
-import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,11 +16,11 @@ from types import MappingProxyType
 
 from pfed1bs.algorithms import algorithm_class
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.extras import need
 from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
 from pfed1bs.data import Federation
 from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.turns import Diverged
+from pfed1bs.report.groups import Spread
 from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.environment import environment
@@ -109,6 +107,12 @@ class Tuned:
         return self.turned(self.search.tried[self.search.best])
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the best mean, over seeds; None for one seed, or where a run diverged."""
+        found = [score for score in self.scores[self.search.best] if score is not None]
+        return Spread.of(found).interval if len(found) == len(self.scores[self.search.best]) else None
+
+    @property
     def options(self) -> dict[str, float]:
         """The best ones."""
         return self.search.options(self.search.best)
@@ -130,8 +134,8 @@ class Tuned:
         ]
         refused = [{"options": self.search.options(place), "why": why} for place, why in self.search.refused.items()]
         count = sum(map(len, self.scores.values()))
-        told = self.told(self.search.tried[self.search.best])
-        best: Options = {"options": self.options, self.metric.name: told, "edges": self.edges}
+        mean = {self.metric.name: self.told(self.search.tried[self.search.best]), "interval": self.interval}
+        best: Options = {"options": self.options, **mean, "edges": self.edges}
         return {"algorithm": self.method, "runs": count, **best, "points": points, "refused": refused}
 
 
@@ -222,6 +226,17 @@ class Study:
         told |= {"data": {**vars(config.data), "root": None}, "model": vars(config.model)}
         return {**environment(config.device), **told, "methods": [item.plain() for item in self.methods if item.scores]}
 
+    def runs(self) -> list[Options]:
+        """Every run with its folder and its score; None: it diverged."""
+        found = []
+        for item in self.methods:
+            for place, scores in item.scores.items():
+                tried = entries(self.judged, [item.variant(place)], self.seeds, self.design)
+                for entry, score in zip(tried, scores, strict=True):
+                    own = {"folder": str(self.folder / entry.name), "algorithm": item.method, "seed": entry.config.seed}
+                    found.append({**own, "options": item.search.options(place), self.metric.name: score})
+        return found
+
 
 def performed(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
     """Do what is left of the runs, one after the other or side by side; one that diverges ends alone."""
@@ -250,20 +265,3 @@ def score(folder: Path, entry: Entry, metric: str = "accuracy") -> float | None:
         return None
     checkpoint.discard(run.folder)
     return float(str(run.summary[metric]))
-
-
-def table(method: str, options: Mapping[str, object]) -> str:
-    """The [options.NAME] table of a recipe."""
-    text: str = need("tomli_w", "cli").dumps({"options": {method: dict(options)}})
-    return text
-
-
-def rewritten(recipe: str, found: Sequence[Tuned]) -> str:
-    """The text of a recipe with the options that were found; its other options of the same methods stay."""
-    before = tomllib.loads(recipe).get("options", {})
-    blocks = [block.strip() for block in re.split(r"^(?=\[)", recipe, flags=re.MULTILINE)]
-    for item in found:
-        new = table(item.method, {**before.get(item.method, {}), **item.options}).strip()
-        at = [i for i, block in enumerate(blocks) if block.partition("\n")[0] == new.partition("\n")[0]]
-        blocks = [new if i in at else block for i, block in enumerate(blocks)] if at else [*blocks, new]
-    return "\n\n".join(block for block in blocks if block) + "\n"
