@@ -5,7 +5,7 @@ the mean score of its seeds, the score that tables have. Test samples choose not
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -62,7 +62,7 @@ STARTS = {("pfed1bs-delta", "step"): 1.0, ("delta-float32", "step"): 1.0}  # whe
 def axes(
     method: str, among: Sequence[str] = (), given: Mapping[str, object] = MappingProxyType({})
 ) -> tuple[Axis, ...]:
-    """The options of a method that are searched, from what is given or their defaults; those `among` some, if any."""
+    """The options of a method that are searched, from what is given or their defaults; those `among` some names."""
     known = keys(algorithm_class(method))
     names = [name for name in (*STEPS, KNOBS.get(method, "")) if name in known and (not among or name in among)]
     starts = {name: given.get(name) or STARTS.get((method, name), known[name].default) for name in names}
