@@ -152,13 +152,14 @@ def test_runs_side_by_side_find_what_runs_one_after_the_other_find_though_some_d
 
 def test_what_was_found_is_printed_and_written_to_a_recipe(tmp_path, capsys):
     recipe = tmp_path / "r.toml"
-    recipe.write_text('# mine\nrounds = 2\n\n[options.local]\nlr = 9.0\nmu = 0.5\n\n[data]\nname = "digits"\n')
+    recipe.write_text('# mine\nrounds = 2\n\n[options.local]\nlr = 1e-9\nmu = 0.5\n\n[data]\nname = "digits"\n')
     words = ["--algorithms", "local,apfl", "--seeds", "100", "--points", "1", "--write", str(recipe)]
+    words += ["--options.local.lr", "0.5"]
     assert cli.main(["tune", str(recipe), *SMALL, *words, "--out", str(tmp_path / "t")]) == 0
     said = capsys.readouterr().out
     assert "[options.apfl]\nlr = 0.05\nserver_lr = 1.0\nalpha = 0.5\n" in said and "open end: local, apfl" in said
     found = tomllib.loads(recipe.read_text())
-    assert found["options"] == {"local": {"lr": 0.05, "mu": 0.5}, "apfl": {"lr": 0.05, "server_lr": 1.0, "alpha": 0.5}}
+    assert found["options"] == {"local": {"lr": 0.5, "mu": 0.5}, "apfl": {"lr": 0.05, "server_lr": 1.0, "alpha": 0.5}}
     assert found["data"] == {"name": "digits"} and recipe.read_text().startswith("# mine\nrounds = 2\n")
     assert load(str(recipe)).rounds == 2
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
+from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, bounded, code, fields, layers
 from pfed1bs.algorithms.base.private import REHEARSAL, kept, randomised
 from pfed1bs.algorithms.base.robust import trimmed, unknown
-from pfed1bs.algorithms.base.steady import steadied, unmoved
 from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
