@@ -11,6 +11,7 @@ from torch import Tensor
 from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
+from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, bounded, code, fields, layers
 from pfed1bs.algorithms.base.private import REHEARSAL, kept, randomised
@@ -36,6 +37,7 @@ class PFed1BSDelta(Method):
     step: float = option(
         0.0, "eta_g: size of the shared step; 0: 1, or less where noise would drown it (docs/delta.md)", NOT_NEGATIVE
     )
+    steady: bool = option(False, "eta_g falls while each step undoes the one before, and rises again (docs/delta.md)")
     decay: float = option(0.0, "eta_g falls as 1 / (1 + decay * round)", NOT_NEGATIVE)
     keep: Literal["ft", "prox", "best"] = option(
         "prox", "which model is personal; best: each client chooses, or trains alone"
@@ -137,6 +139,7 @@ class PFed1BSDelta(Method):
         server = {"theta": theta, "signs": signs, "scale": torch.zeros(fields["scale"].shape)}
         server |= self.anchors.first() if self.anchors else {}
         server |= unknown(clients) if self.robust == "trimmed" else {}
+        server |= unmoved(theta) if self.steady else {}
         states = self.first(theta, clients)
         if self.feedback:
             server["error"], states["error"] = torch.zeros_like(theta), blank(states["w"])
@@ -198,7 +201,8 @@ class PFed1BSDelta(Method):
         messages = list(received)  # packed, until all scales are known
         cohort, agreed = self.trusted(server, [message["signs"] for message in messages], cohort)
         q, cut = self.code(cohort.round).mean(messages, cohort.weights)
-        return {**self.decided(server, q, self.size(cohort), cohort.round), **agreed, "log/clamped": cut}
+        eta = self.size(cohort) * (float(server["gain"]) if self.steady else 1.0)
+        return {**self.decided(server, q, eta, cohort.round), **agreed, "log/clamped": cut}
 
     def decided(self, server: State, q: Tensor, eta: float, round: int) -> State:
         """The server after a round whose mean in the sketch is q (m,), and what it will say."""
@@ -213,6 +217,7 @@ class PFed1BSDelta(Method):
         said = {"signs": pack(v), "scale": eta * s, **present(error=memory)}
         theta, anchors = server["theta"] + shift, self.anchors
         held = anchors.kept(server, theta, round + 1) if anchors else {"theta": theta}
+        held |= steadied(server, shift) if self.steady else {}
         return {**held, **said, "log/shift": shift.norm(), "log/step": torch.tensor(eta)}
 
     def trusted(self, server: State, signs: list[Tensor], cohort: Cohort) -> tuple[Cohort, State]:
