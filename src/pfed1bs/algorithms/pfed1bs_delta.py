@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -18,8 +19,9 @@ from pfed1bs.algorithms.base.robust import trimmed, unknown
 from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
+from pfed1bs.core.votes import pack
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, model_of, present, stack
-from pfed1bs.wire.codecs import Floats, Signs
+from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
 
@@ -75,7 +77,7 @@ class PFed1BSDelta(Method):
         """Those of the shared model, and of its own if it is kept apart; a client that chooses takes 4 in its trial."""
         return {"ft": 1, "prox": 2, "best": 4}[self.keep] * steps
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Weights that share a scale."""
         return (self.task.n,) if self.scales == "one" else layers(self.task)
@@ -85,7 +87,7 @@ class PFed1BSDelta(Method):
         """Bits per weight, m / n."""
         return self.ratio or advised(self.share or 1.0)
 
-    @property
+    @cached_property
     def anchors(self) -> Anchors | None:
         """The rounds at which everybody rounds theta; None: there are none, and snapshots are in float32."""
         return anchored(self.task, self.seed, self.down, self.share or 1.0, self.snapshots)
@@ -94,7 +96,7 @@ class PFed1BSDelta(Method):
         """Phi_t and R_t of a round."""
         return code(self.sizes, self.density, self.seed, round, self.rotate)
 
-    @property
+    @cached_property
     def m(self) -> int:
         """Bits of a message."""
         return sum(bits(self.sizes, self.density))
@@ -212,7 +214,7 @@ class PFed1BSDelta(Method):
         if memory is not None:
             memory = memory - phi.step(v, s)
         shift = phi.step(v, eta * s)
-        said = {"signs": Signs(self.m).pack(v), "scale": eta * s, **present(error=memory)}
+        said = {"signs": pack(v), "scale": eta * s, **present(error=memory)}
         theta, anchors = server["theta"] + shift, self.anchors
         held = anchors.kept(server, theta, round + 1) if anchors else {"theta": theta}
         held |= steadied(server, shift) if self.steady else {}
