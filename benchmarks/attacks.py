@@ -45,7 +45,7 @@ def planned(own):
     for share in (*FEW, *((MOST,) if own.all else ())):
         others = product(KINDS[1:], METHODS)
         cells += [(line, kind, share) for kind, line in others if line not in AS_FLIPPED.get(kind, ())]
-    return [(*cell, seed) for cell in cells for seed in own.seeds]
+    return [(*cell, seed) for cell in cells for seed in own.seeds if own.line in (None, cell[0])]
 
 
 def run(own, job):
@@ -53,12 +53,14 @@ def run(own, job):
     import torch
 
     from pfed1bs import evaluate, simulate
+    from pfed1bs.algorithms.base import robust
     from pfed1bs.engine.turns import Diverged
     from pfed1bs.flower.settings import BELIEVED
     from pfed1bs.runs.config import Config, DataConfig
     from pfed1bs.runs.run import Simulator, federation, method
 
     torch.set_num_threads(1)
+    robust.MEMORY = own.memory or robust.MEMORY
     line, kind, share, seed = job
     name, extra = METHODS[line]
     options = tomllib.loads(Path("recipes/mnist-all.toml").read_text())["options"]
@@ -199,6 +201,8 @@ def main():
     first.add_argument("--device", default="auto")
     first.add_argument("--parallel", type=int, default=1, help="processes side by side")
     first.add_argument("--all", action="store_true", help="every attack at a share of 0.45 too")
+    first.add_argument("--line", choices=METHODS, help="this one alone")
+    first.add_argument("--memory", type=float, help="weight of the rounds before in robust means, to choose it")
     first.add_argument("--limit", type=int, help="most runs that are made now")
     first.add_argument("--out", required=True)
     second = ways.add_parser("figure")

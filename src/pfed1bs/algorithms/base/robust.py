@@ -9,7 +9,7 @@ from torch import Tensor
 from pfed1bs.core.votes import unpack
 from pfed1bs.engine.contract import Cohort, State
 
-MEMORY = 0.9  # weight of the rounds before in the sum of agreements
+MEMORY = 0.99  # weight of the rounds before in the sum of agreements
 SHY = 0.9  # what a round leaves of the part of its own voice that a client does not hear
 OWN = "agreed"  # its key in the server's state
 
