@@ -4,7 +4,6 @@ import inspect
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -42,6 +41,7 @@ def test_the_method_of_the_page_passes_the_checks_of_all_methods(check, tmp_path
     check(**{name: given[name] for name in inspect.signature(check).parameters})
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_commands_of_the_page_run(own, capsys):
     assert [words.split()[0] for words in COMMANDS] == ["run", "compare"]
     for i, words in enumerate(COMMANDS):
@@ -73,10 +73,8 @@ def test_the_page_names_all_of_the_contract_and_only_what_there_is():
     assert all(hasattr(pfed1bs.extend, name) for name in pfed1bs.extend.__all__)
 
 
-def test_the_installed_command_finds_the_file_in_the_folder_it_is_called_from(tmp_path):
+def test_the_installed_command_finds_the_file_in_the_folder_it_is_called_from(tmp_path, fresh):
     (tmp_path / "tether.py").write_text(CODE)
-    words = ["run", "--algorithm.name", "tether:Tether", "--rounds", "1", "--clients", "2", "--out", "r"]
-    code = f"import sys; sys.path.remove(''); sys.argv[1:] = {words!r}; from pfed1bs.cli.main import script; script()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "r" / "summary.json").exists()
+    words = ["list", "--json", "--algorithm.name", "tether:Tether"]
+    done = fresh.command(*words, before="sys.path.remove('')", folder=tmp_path)
+    assert done.returncode == 0 and "tether:Tether" in done.stdout, done.stderr
