@@ -33,6 +33,7 @@ def own(tmp_path, monkeypatch):
     yield tmp_path
     sys.modules.pop("tether", None)
     common.method.cache_clear()
+    common.whole.cache_clear()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
