@@ -99,9 +99,8 @@ def on_flower(home, end, config, simulated):
         for number in range(0 if simulated else config["nodes"]):
             processes.supernode(number)
         processes.run(folder, *(words if simulated else []), **config, out=str(out / "final.pt"))
-        processes.until("the end", (out / "final.json").exists, 500)
-        if simulated:
-            processes.until("the end of Ray", lambda: "Finished task" in processes.log("superlink"), 30)
+        processes.until("the end", lambda: "Finished task" in processes.log("superlink"), 900)
+    assert (out / "final.json").exists(), "the run has failed; `flwr log` would say why"
     return out
 
 
