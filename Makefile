@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need, once. Without CUDA packages:
-# make demo TORCH='torch==2.13.0 --index-url ADDRESS', the address of PyTorch's CPU wheels.
+# make demo TORCH='torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu'
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -57,7 +57,7 @@ fuzz: $(DEV)
 	$(PYTHON) -m venv --clear --system-site-packages build/fuzz
 	realpath $(VENV)/lib/python*/site-packages > $$(echo build/fuzz/lib/python*/site-packages)/beside.pth
 	build/fuzz/bin/python $(PIP) -c constraints.txt atheris
-	OMP_NUM_THREADS=1 build/fuzz/bin/python fuzz/run.py --out results/fuzz.json
+	OMP_NUM_THREADS=1 build/fuzz/bin/python fuzz/run.py --parallel $$(nproc) --out results/fuzz.json
 
 # Whether the package index offers the files that were tested; nothing is installed.
 hashes:

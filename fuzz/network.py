@@ -1,14 +1,12 @@
-"""Targets: messages of every codec and method, Rice's code, snapshots, and the contents that Flower carries."""
+"""Targets: messages of every codec and method, Rice's code and snapshots."""
 
 import struct
 import zlib
-from collections.abc import Callable
 from functools import cache
 from math import prod
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor, nn
 
 from pfed1bs.algorithms import REGISTRY, make
@@ -16,11 +14,6 @@ from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.exchange import hear
 from pfed1bs.engine.rounds import begin
 from pfed1bs.flower.client import checked
-from pfed1bs.flower.grid import content_of
-from pfed1bs.flower.link import Content, Reply, Size, messages, numbers, reals, text, whole
-from pfed1bs.flower.roster import Member
-from pfed1bs.flower.server import Server
-from pfed1bs.flower.settings import read
 from pfed1bs.nn.task import Task
 from pfed1bs.wire import rice
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
@@ -138,55 +131,12 @@ def snapshot(data: bytes) -> None:
     assert {name: value.shape for name, value in heard.items()} == {name: v.shape for name, v in clients.items()}
 
 
-@cache
-def server() -> Server:
-    """A server with one member; nothing is sent."""
-    config, rules = read({"clients": 2, "algorithm.name": "pfed1bs-delta", "rounds": 2})
-
-    class Nobody:
-        size = Size()
-
-    task = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
-    found = Server(make("pfed1bs-delta", task), Nobody(), config, rules, "f", lambda line: None)  # type: ignore[arg-type]
-    found.roster.members[0] = Member(7, SAMPLES, None)
-    return found
-
-
-def record(data: bytes) -> None:
-    """Bytes of a record are no record, or its content is refused or believed by the rules."""
-    try:
-        content = content_of(RecordDict({"pfed1bs": ConfigRecord.inflate(data, {})}))
-    except Exception:  # noqa: BLE001 (what Flower's own reader says of bytes that are none of its records)
-        return
-    believe(content)
-
-
-def believe(content: Content) -> None:
-    """Everything that a server and a client look up in a content: a value, or a ValueError."""
-    one, now = server(), begin(server().algorithm, 2)
-    reply = Reply(7, content)
-    looks: list[Callable[[], object]] = [
-        lambda: one.roster._member(reply),
-        lambda: one._answer(now, 0, reply, True),
-        lambda: one._answer(now, 0, reply, False),
-        lambda: one._scores(one._content(now, 0, reply)),
-        lambda: [whole(content, key) for key in ("base", "round")],
-        lambda: [text(content, "federation"), numbers(content, "held"), reals(content, "log/")],
-        lambda: checked(one.algorithm, messages(content, "news"), 0, 1),
-    ]
-    for look in looks:
-        try:
-            look()
-        except ValueError:
-            continue
-
-
 def seeds() -> dict[str, list[bytes]]:
     """Valid inputs of every target."""
     draws = torch.Generator().manual_seed(0)
-    found: dict[str, list[bytes]] = {"messages": [], "rice": [], "snapshots": [], "records": []}
+    found: dict[str, list[bytes]] = {"messages": [], "rice": [], "snapshots": []}
     for i, (layout, kind) in enumerate(layouts()):
-        content = {name: _drawn(codec, draws) for name, codec in layout.items()}
+        content = {name: drawn(codec, draws) for name, codec in layout.items()}
         for known in ({}, known_of(layout)):
             whole_one = encode(layout, content, kind=kind, round=ROUND, samples=SAMPLES, known=known)
             found["messages"].append(bytes([i, 4 if known else 0]) + whole_one[HEADER.size :])
@@ -195,22 +145,14 @@ def seeds() -> dict[str, list[bytes]]:
     found["rice"] = [bytes([low, 6, 0, 255, 0]) + rice.encode(values, low) for low in (0, 2, 5)]
     for i, one in enumerate(algorithm for algorithm in methods() if algorithm.replicates):
         for flag, layout in enumerate((one.snapshot_layout, one.down)):
-            content = {name: _drawn(codec, draws) for name, codec in layout.items()}
+            content = {name: drawn(codec, draws) for name, codec in layout.items()}
             payload = encode(layout, content, kind="up", round=0)[HEADER.size :] if layout else b""
             found["snapshots"].append(bytes([i, flag]) + payload)
-    up = server().algorithm.up
-    said = encode(up, {name: _drawn(codec, draws) for name, codec in up.items()}, kind="up", round=0, samples=SAMPLES)
-    contents: list[dict[str, object]] = [
-        {"partition": 0, "samples": 10, "held": [1, 2]},
-        {"partition": 0, "round": 0, "up": said, "log/loss": [0.5]},
-        {"partition": 0, "round": 0, "score/personal": [5.0, 10.0, 0.7]},
-        {"federation": "f", "round": 1, "base": 0, "news": [said], "speak": True},
-    ]
-    found["records"] = [ConfigRecord(content).deflate() for content in contents]  # type: ignore[arg-type]
     return found
 
 
-def _drawn(codec: object, draws: torch.Generator) -> Tensor:
+def drawn(codec: object, draws: torch.Generator) -> Tensor:
+    """A value that the codec can say."""
     shape = codec.shape  # type: ignore[attr-defined]
     values = torch.randn(shape, generator=draws)
     if isinstance(codec, Signs | Differences):
@@ -224,4 +166,4 @@ def _drawn(codec: object, draws: torch.Generator) -> Tensor:
     return values.abs() if getattr(codec, "least", -1) == 0 else values
 
 
-TARGETS = {"messages": message, "rice": rice_code, "snapshots": snapshot, "records": record}
+TARGETS = {"messages": message, "rice": rice_code, "snapshots": snapshot}
