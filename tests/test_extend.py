@@ -76,6 +76,8 @@ def test_the_page_names_all_of_the_contract_and_only_what_there_is():
 
 def test_the_installed_command_finds_the_file_in_the_folder_it_is_called_from(tmp_path, fresh):
     (tmp_path / "tether.py").write_text(CODE)
-    words = ["list", "--json", "--algorithm.name", "tether:Tether"]
+    words = ["run", "--algorithm.name", "tether:Tether", "--help"]
     done = fresh.command(*words, before="sys.path.remove('')", folder=tmp_path)
-    assert done.returncode == 0 and "tether:Tether" in done.stdout, done.stderr
+    assert done.returncode == 0 and "how strongly a client's model is tied" in " ".join(done.stdout.split()), (
+        done.stderr
+    )
