@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.replicas import checksum, checksums
+from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.store import Clients, Store
 from pfed1bs.engine.workers import ahead
 from pfed1bs.wire.codecs import Differences, Signs
-from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode, fixed_size, read_header
+from pfed1bs.wire.messages import Codec, Kind, Message, decode, decoder, encode, encoder, fixed_size, read_header
 
 PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
 LONG = 1 << 19  # bytes of a message from which it pays to wake other threads
@@ -126,8 +126,9 @@ def agreeing(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]
     A device may round products otherwise than the server's processor. Copies on it that are all the same, and another
     than the server's, are a matter of the device and no mistake of a client.
     """
-    held = checksums(algorithm, clients)
-    if not held or (next(iter(clients.values())).is_cuda and len({*held}) == 1):
+    device = next(iter(clients.values())).device
+    held = [] if device.type == "cuda" and alike(algorithm, clients) else checksums(algorithm, clients)
+    if not held:
         return torch.ones(len(news), dtype=torch.bool)
     said = {item: read_header(item.data).samples for item in {items[-1] for items in news}}
     return torch.tensor([said[items[-1]] == own for items, own in zip(news, held, strict=True)])
@@ -159,11 +160,7 @@ def say(algorithm: Algorithm, message: Message, cohort: Cohort, known: Message |
     fields = {name: _ready(layout[name], field) for name, field in message.items()}
     long = any(field.is_pinned() and field[0].nbytes >= LONG for field in fields.values())
 
-    def one(i: int) -> bytes:
-        own = {name: field[i] for name, field in fields.items()}
-        held = {name: field[i] for name, field in (known or {}).items()}
-        return encode(layout, own, kind="up", round=cohort.round, samples=sizes[i], known=held)
-
+    one = encoder(layout, fields, kind="up", round=cohort.round, samples=sizes, known=known)
     return [*ahead(one, range(len(sizes)), len(sizes))] if long else [one(i) for i in range(len(sizes))]
 
 
@@ -187,14 +184,14 @@ def listen(
 
     `early`: while one is used, the next few long ones are decoded on other threads.
     """
-    layout, sizes = algorithm.up, cohort.sizes.tolist()
+    read = decoder(algorithm.up, kind="up", round=cohort.round, known=known, packed=True)
 
     def one(data: bytes | Message, size: int) -> Message:
         if isinstance(data, bytes):
-            return decode(layout, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
+            return read(data, size)
         return {name: field.clone() for name, field in data.items()}  # what is heard may be written over, heard again
 
-    pairs = zip(messages, sizes, strict=True)
+    pairs = zip(messages, cohort.sizes.tolist(), strict=True)
     if early and messages and isinstance(messages[0], bytes) and len(messages[0]) >= LONG:
         return ahead(lambda pair: one(*pair), pairs, AHEAD)
     return (one(*pair) for pair in pairs)

@@ -5,13 +5,14 @@ the mean score of its seeds, the score that tables have. Test samples choose not
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 
 from pfed1bs.algorithms import algorithm_class
 from pfed1bs.core.errors import UserError
@@ -58,11 +59,13 @@ KNOBS = {
 STARTS = {("pfed1bs-delta", "step"): 1.0, ("delta-float32", "step"): 1.0}  # where the default stands for a rule
 
 
-def axes(method: str, among: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """The options of a method that are searched, from their defaults; those `among` some names, if there are any."""
+def axes(
+    method: str, among: Sequence[str] = (), given: Mapping[str, object] = MappingProxyType({})
+) -> tuple[Axis, ...]:
+    """The options of a method that are searched, from what is given or their defaults; those `among` some names."""
     known = keys(algorithm_class(method))
     names = [name for name in (*STEPS, KNOBS.get(method, "")) if name in known and (not among or name in among)]
-    starts = {name: STARTS.get((method, name), known[name].default) for name in names}
+    starts = {name: given.get(name) or STARTS.get((method, name), known[name].default) for name in names}
     return tuple(
         Axis(name, start, known[name].range in (SHARE, FRACTION, INSIDE))
         for name, start in starts.items()
@@ -151,7 +154,7 @@ class Study:
     def __post_init__(self) -> None:
         """Refuse the seeds of tables, and methods without anything to search."""
         for name in self.names:
-            if not axes(name, self.among):
+            if not self.axes(name):
                 raise UserError(
                     f"{name} has no {', '.join(self.among)} to search", "leave it out, or add to --searched"
                 )
@@ -162,7 +165,11 @@ class Study:
     @cached_property
     def methods(self) -> list[Tuned]:
         """What is known of each method."""
-        return [Tuned(name, Search(axes(name, self.among)), metric=self.metric) for name in self.names]
+        return [Tuned(name, Search(self.axes(name)), metric=self.metric) for name in self.names]
+
+    def axes(self, method: str) -> tuple[Axis, ...]:
+        """What is searched of a method, from the values that the recipe has for it."""
+        return axes(method, self.among, self.config.with_method(method, self.seeds[0]).algorithm)
 
     @cached_property
     def metric(self) -> Metric:

@@ -34,9 +34,9 @@ class Keeping:
         return {**tally, **scouts, "choice": torch.full((clients,), ALONE)}
 
     def followed(self, clients: State, shift: Tensor) -> State:
-        """The client's own models after the shared one has moved; one that is trained alone does not."""
+        """The client's own models after the shared one has moved, in the memory of its shift; one alone does not."""
         if self.keep != "best":
-            return {"w": clients["w"] + shift}
+            return {"w": torch.add(clients["w"], shift, out=shift)}
         near = (clients["choice"] != ALONE)[:, None]
         return {"w": clients["w"] + near * shift, "near/w": clients["near/w"] + shift}
 
