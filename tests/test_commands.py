@@ -46,7 +46,8 @@ def called(*words):
     """The command lines of all pages that begin with a word, as words; inline ones too."""
     found = [line for page in PAGES for line in lines(page, *words)]
     inline = [text for page in PAGES for text in re.findall(r"`([^`\n]+ [^`\n]*)`", page.read_text())]
-    found += [text for text in inline if text.partition(" ")[0] in words]
+    bare = [re.sub(r"^(\w+=\S+ )+", "", text) for text in inline]  # without OMP_NUM_THREADS=1
+    found += [text for text in bare if text.partition(" ")[0] in words]
     return [shlex.split(line, comments=True) for line in found]
 
 
@@ -141,7 +142,7 @@ def test_lines_that_install_name_extras_pins_and_files_that_exist():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     asked = called("pip")
-    assert len(asked) > 4
+    assert len(asked) > 3
     for words in asked:
         assert words[1] == "install" and "ADDRESS" not in words, words
         for word in words[2:]:
@@ -153,7 +154,7 @@ def test_lines_that_install_name_extras_pins_and_files_that_exist():
 
 def test_scripts_that_pages_call_exist_and_know_their_flags():
     asked = [words for words in called("python", "python3") if len(words) > 1 and words[1].endswith(".py")]
-    assert len(asked) > 10
+    assert len(asked) > 5
     for _, script, *words in asked:
         told = (ROOT / script).read_text()
         for word in words:
@@ -171,7 +172,7 @@ def test_flowers_commands_and_flags_exist():
     text = "\n".join(path.read_text() for path in home.rglob("*.py") if {"cli", "common", "supercore"} & {*path.parts})
     known = {*re.findall(r"[\"'](--[a-z][a-z-]+)[\"']", text)}
     asked = called(*FLOWER)
-    assert len(asked) > 8
+    assert len(asked) > 5
     for program, *words in asked:
         assert program in programs, program
         command = get_command(app)

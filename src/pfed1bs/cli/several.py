@@ -145,7 +145,7 @@ def report_command(words: list[str]) -> None:
     folder = Path(own.out) if own.out else one or _new(records)
     if (folder / "config.toml").exists() and places != [folder]:
         raise UserError(f"{folder} is a run folder with a report of its own", "choose another --out")
-    if against:
+    if against and places[0].is_file():
         terminal.show_differences(against, labelled(groups(records)))
     terminal.write(records, folder, against, ENDINGS)
     print(folder / "report.html")
