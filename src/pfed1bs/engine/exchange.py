@@ -111,6 +111,9 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
         if len(messages) == 1:
             return clients, moved(messages[0], device)
         return clients, {name: torch.stack([one[name] for one in messages]).to(device) for name in messages[0]}
+    if len(news) > 1 and all(items == news[0] for items in news) and all(map(_repeated, clients.values())):
+        first, _ = hear(algorithm, {name: value[:1] for name, value in clients.items()}, news[:1])
+        return {name: value.expand(len(news), *value.shape[1:]) for name, value in first.items()}, {}
     for item in sorted({item for items in news for item in items}, key=lambda item: item.round):
         layout = algorithm.down if item.kind == "down" else algorithm.snapshot_layout
         message = decode(layout, item.data, kind=item.kind, round=item.round)
@@ -118,6 +121,11 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
             at = torch.tensor([i for i, items in enumerate(news) if item in items])
             clients = replaced(clients, at, algorithm.absorb(rows(clients, at), moved(message, device), item.round))
     return clients, {}
+
+
+def _repeated(field: Tensor) -> bool:
+    """Whether all clients have the same in a field (S, ...), as newcomers do; long ones are not looked at for it."""
+    return field.stride(0) == 0 or (field[0].numel() == 1 and bool((field == field[:1]).all()))
 
 
 def agreeing(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> Tensor:

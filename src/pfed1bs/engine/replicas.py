@@ -32,6 +32,8 @@ def alike(algorithm: Algorithm, clients: State) -> bool:
 
 def _same(held: Tensor) -> list[bool]:
     """Which of some replicas (S, n) are the first one, bit by bit: where they are, which is faster than a checksum."""
+    if held.stride(0) == 0:
+        return [True] * len(held)
     bits = held.view(WHOLE[held.element_size()])
     return [torch.equal(row, bits[0]) for row in bits] if held.is_cpu else (bits == bits[:1]).all(1).tolist()
 
