@@ -151,10 +151,11 @@ def attacked(home, plot):
             processes.supernode(k)
         where = f"127.0.0.2:{processes.port}"
         nodes = [Node(k, keys, where, plot) for k in range(HONEST, CLIENTS + STRANGERS)]
-        for node in nodes:
+        for node in nodes[:HOSTILE]:
             node.start()
         rules = {"out": str(folder), "timeout": TIMEOUT, "wait": 90.0}
-        done(processes, home / "app", folder, ROUNDS, **rules)
+        # Who comes first has the place of a client: strangers come when all have theirs.
+        done(processes, home / "app", folder, ROUNDS, nodes[HOSTILE:], **rules)
         for k in range(HONEST):
             shutil.copytree(home / "home" / f"state{k}", home / "kept" / f"state{k}")
         plot.lying = True
@@ -173,10 +174,13 @@ def attacked(home, plot):
     (home / "sent.json").write_text(json.dumps({"sent": sent, "alive": alive, "peak_mib": watch.most}))
 
 
-def done(processes, app, folder, rounds, **keys):
-    """A run to its end, and a copy of the server's state there."""
-    began = time.time()
+def done(processes, app, folder, rounds, late=(), **keys):
+    """A run to its end, and a copy of the server's state there; some nodes come after its first round."""
+    began, events = time.time(), folder / "events.log"
     processes.run(app, rounds=rounds, **keys)
+    processes.until("a round", lambda: events.exists() and "round 0: counted" in events.read_text(), 1200)
+    for node in late:
+        node.start()
     summary = folder / "summary.json"
     processes.until(f"{rounds} rounds", lambda: summary.exists() and summary.stat().st_mtime > began, 2400)
     shutil.copy(folder / "checkpoint.safetensors", folder / f"after-{rounds}.safetensors")
