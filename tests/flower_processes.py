@@ -131,7 +131,7 @@ class Processes:
         node = ["--node-config", f"partition-id={number} state='{self.home}/state{number}'"]
         return self.start(f"node{number}", [f"{BIN}/flower-supernode", *secure, *where, *node])
 
-    def flwr(self, *words, seconds=60, home=None):
+    def flwr(self, *words, seconds=240, home=None):
         """A command of Flower's, to its end; by somebody else, who has a home of his own."""
         env = {**self.env, "FLWR_HOME": str(home or self.home)}
         done = subprocess.run(
