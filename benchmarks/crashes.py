@@ -1,12 +1,14 @@
 """Kill -9 at random instants of a simulated run and of a federation of processes: do they go on with the same bits?
 
     python benchmarks/crashes.py simulated --kills 50 --out results/crashes.json
-    python benchmarks/crashes.py federation --kills 20 --ports 43000 --out results/crashes.json
+    python benchmarks/crashes.py federation --kills 10 --seed 0 --out results/crashes.json
+    python benchmarks/crashes.py federation --kills 10 --seed 1 --out results/crashes.json
 
 A simulated run is a process of its own that is killed some milliseconds after a random round, or, every second time,
 while the next checkpoint is being written. It goes on to its end, and all that is left in the folder is compared with a
 run that nobody disturbed. A federation's server, a node or both are killed some seconds after a round was counted, once
-it has done its first. All clients must answer in every round, so its end is that of the simulator.
+it has done its first. All clients must answer in every round, so its end is that of the simulator. A file keeps the kills
+of other seeds.
 """
 
 import argparse
@@ -37,6 +39,7 @@ SMALL = "--clients 6 --sampled 3 --steps 3 --batch 16 --data.partition dirichlet
 ROUNDS = 24
 SMALL += ["--evaluate_every", "4", "--threads", "1", "--rounds", str(ROUNDS)]
 FLAGS = ["--clients", "3", "--data.partition", "labels:4", "--steps", "5", "--evaluate_every", "3"]
+FLAGS += ["--algorithm.name", "pfed1bs-delta"]
 DYING, LATE = ("server", "node", "both"), 15  # who is killed, and how many seconds after a round at most
 ABOUT = ("commit", "processor", "cores", "threads", "python", "torch")
 CHANGING = ("seconds", "command", "commit")  # of two runs that are the same
@@ -185,15 +188,19 @@ def main():
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    command = f"python benchmarks/crashes.py {given.what} --kills {given.kills} --seed {given.seed}"
+    command = f"python benchmarks/crashes.py {given.what} --kills {given.kills} --seed N"
 
     about = {key: value for key, value in environment("cpu").items() if key in ABOUT}
 
     def keep(found):
         if given.out:
             content = json.loads(given.out.read_text()) if given.out.exists() else {}
-            same = sum(one["same"] for one in found)
-            content[given.what] = {"command": command, **about, "same": same, "kills": found}
+            before = content.get(given.what, {}).get("kills", [])
+            kills = [one for one in before if one.get("seed") != given.seed] + [
+                {"seed": given.seed, **one} for one in found
+            ]
+            same = sum(one["same"] for one in kills)
+            content[given.what] = {"command": command, **about, "same": same, "kills": kills}
             given.out.write_text(json.dumps(content, indent=1) + "\n")
 
     run = simulated if given.what == "simulated" else federated
