@@ -7,8 +7,8 @@
 A simulated run is a process of its own that is killed some milliseconds after a random round, or, every second time,
 while the next checkpoint is being written. It goes on to its end, and all that is left in the folder is compared with a
 run that nobody disturbed. A federation's server, a node or both are killed some seconds after a round was counted, once
-it has done its first. All clients must answer in every round, so its end is that of the simulator. A file keeps the kills
-of other seeds.
+it has done its first. All clients must answer in every round, so its end is that of the simulator. A file keeps the
+kills of other seeds.
 """
 
 import argparse
