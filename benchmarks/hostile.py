@@ -2,7 +2,7 @@
 
     python benchmarks/hostile.py --out results/hostile.json
 
-Three SuperNodes do honest work behind the gate of a SuperLink. Twenty more nodes have keys too, introduce themselves
+Three SuperNodes do honest work behind the gate of a SuperLink. Forty more nodes have keys too, introduce themselves
 well and then answer what they like; four others do not even do that. At first all answers must be refused, and the end
 must be that of a federation without them, bit for bit. Then the server goes on (resume=true) with one client whose
 messages are valid lies, and goes on once more without any. benchmarks/hostile_end.py judges what is left.
@@ -32,9 +32,9 @@ from pfed1bs.cli.main import main as pfed1bs  # noqa: E402
 from pfed1bs.flower.settings import BELIEVED  # noqa: E402
 from pfed1bs.runs.environment import environment  # noqa: E402
 
-HONEST, HOSTILE, STRANGERS = 3, 20, 4
-CLIENTS, TIMEOUT, CAP = HONEST + HOSTILE, 100.0, 100_000
-ROUNDS, LIES = 10, (1e30, 3.4e38, 1e30)  # rounds of refused messages; scales that are finite, one round each
+HONEST, HOSTILE, STRANGERS = 3, 40, 4
+CLIENTS, TIMEOUT, CAP = HONEST + HOSTILE, 120.0, 100_000
+ROUNDS, LIES = 5, (1e30, 3.4e38)  # rounds of refused messages; scales that are finite, one round each
 FLAGS = ["--clients", str(CLIENTS), "--data.partition", "labels:4", "--steps", "5", "--evaluate_every", "100"]
 RUN = {
     "algorithm.name": "pfed1bs-delta",

@@ -15,7 +15,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from pfed1bs.flower.grid import content_of, record
 from pfed1bs.wire.messages import HEADER, encode
 
-POLL = 2.0  # seconds between looks
+POLL = 4.0  # seconds between looks
 MB = 10**6
 
 
