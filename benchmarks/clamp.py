@@ -11,6 +11,8 @@ import json
 import math
 import shlex
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -38,9 +40,10 @@ def accuracy(name, data, sampled, seed, rounds, **options):
     }
 
 
-def compared(dataset, partition, sampled, seed, rounds):
+def compared(partition, sampled, seed, rounds):
     """The same runs with and without bounds."""
-    data = federate(dataset, 20, partition, seed=seed)
+    torch.set_num_threads(1)
+    data = federate(load("digits"), 20, partition, seed=seed)
     row = {"partition": partition, "sampled": sampled or 20, "seed": seed, "rounds": rounds}
     for name in METHODS:
         row[name] = accuracy(name, data, sampled, seed, rounds)
@@ -72,15 +75,13 @@ def lost(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--parallel", type=int, default=1, help="processes at a time")
     parser.add_argument("--out", default=None)
     own = parser.parse_args()
-    torch.set_num_threads(1)
-    dataset, rows = load("digits"), []
-    for setting in SETTINGS:
-        for seed in map(int, own.seeds.split(",")):
-            rows.append(compared(dataset, *setting, seed, own.rounds))
-            print(json.dumps(rows[-1]), file=sys.stderr)
+    jobs = [(*setting, int(seed), own.rounds) for setting in SETTINGS for seed in own.seeds.split(",")]
+    with ProcessPoolExecutor(own.parallel, get_context("spawn")) as pool:
+        rows = list(pool.map(compared, *zip(*jobs, strict=True)))
     about = {**environment("cpu"), "command": shlex.join(["python", *sys.argv])}
     text = json.dumps({**about, "lost": lost(rows), "runs": rows}, indent=1)
     print(text)
