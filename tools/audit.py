@@ -14,6 +14,8 @@ from pathlib import Path
 import yaml
 from packaging.version import InvalidVersion, Version
 
+from pfed1bs.core.origin import commit
+
 
 def pinned(path: Path) -> dict[str, str]:
     """Names and versions of a file of constraints."""
@@ -61,7 +63,14 @@ def main() -> int:
     words = ["git", "-C", str(given.folder), "log", "-1", "--format=%h %cs"]
     state = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     command = f"python tools/audit.py advisory-database/vulns {given.constraints.name}"
-    about = {"command": command, "database": state, "packages": len(packages), "advisories": seen, "found": found}
+    about = {
+        "command": command,
+        "commit": commit(),
+        "database": state,
+        "packages": len(packages),
+        "advisories": seen,
+        "found": found,
+    }
     print(json.dumps(about, indent=1))
     if given.out:
         given.out.write_text(json.dumps(about, indent=1) + "\n")
