@@ -7,7 +7,12 @@ import zlib
 import torch
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    add_header_to_object_body,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
@@ -17,6 +22,14 @@ from pfed1bs.wire.messages import HEADER, encode
 
 POLL = 4.0  # seconds between looks
 MB = 10**6
+UNSENT = "announced and never sent"
+
+
+class Broken(ConfigRecord):
+    """A record whose bytes are none, under their right name."""
+
+    def deflate(self):
+        return add_header_to_object_body(b"\xff" * 50, ConfigRecord())
 
 
 def sealed(message, payload=None, **changed):
@@ -68,6 +81,7 @@ def train_kinds(client, round, good, noise):
         "nothing": {},
         "two records": foreign,
         "arrays": arrays,
+        "parts that are no message": RecordDict({"pfed1bs": Broken(said)}),
         "an error of 5 MB": Error(0, "/home/secret/" + "x" * 5 * MB),
         "60 MB": up(good + bytes(60 * MB)),
     }
@@ -134,7 +148,7 @@ class Node(threading.Thread):
         line = {"client": self.client, "asked": asked, "round": content.get("round", -1), "kind": kind}
         self.sent.append(line)
         for _ in range(times):
-            line["link"] = self.say(question, answer, send, push)
+            line["link"] = self.say(question, answer, send, push if kind != UNSENT else lambda *_: None)
 
     def say(self, question, answer, send, push):
         """Send an answer; what the link made of it."""
