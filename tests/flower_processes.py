@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-BIN = Path(sys.executable).parent
+BIN = Path(shutil.which("flower-superlink", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "").parent
 QUIET = {  # nothing may leave this machine
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
