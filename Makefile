@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need, once. Without CUDA packages:
-# make demo TORCH='torch==2.13.0 --index-url ADDRESS', the address of PyTorch's CPU wheels.
+# make demo TORCH='torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu'
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

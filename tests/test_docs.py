@@ -28,6 +28,7 @@ OPTIONS = {
     "keep": "best",
     "feedback": True,
     "robust": "trimmed",
+    "steady": True,
 }  # with which states have more keys
 EXTRAS = ("jsonargparse", "rich", "safetensors", "tomli_w", "sklearn", "scipy", "PIL", "matplotlib", "jinja2")
 

@@ -56,7 +56,7 @@ def test_the_shared_step_decays():
     assert steps == pytest.approx([0.5, 0.25, 1 / 6])
 
 
-@pytest.mark.parametrize("option", ["ratio", "rotate", "scales", "feedback"])
+@pytest.mark.parametrize("option", ["ratio", "rotate", "scales", "feedback", "steady"])
 def test_it_has_no_options_of_a_compression(option):
     with pytest.raises(UserError, match=f"delta-float32 has no option {option}"):
         make("delta-float32", linear(), **{option: 0.5})

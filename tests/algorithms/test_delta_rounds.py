@@ -98,6 +98,7 @@ class Oracle:
         self.w = np.stack([self.theta, self.theta])
         self.statistics = [{kind: (np.zeros(2), np.ones(2)) for kind in ("own", "shared")} for _ in SIZES]
         self.memory, self.server_memory = np.zeros((2, 10)), np.zeros(10)
+        self.last, self.trend, self.gain = np.zeros(10), 0.0, 1.0
 
     def pieces(self):
         return LAYERS if self.method.scales == "layer" else (10,)
@@ -159,8 +160,13 @@ class Oracle:
         full = phi.T @ turn.T @ (s[piece] * v)
         if self.method.feedback:
             self.server_memory = self.server_memory - full
-        eta = (self.method.step or 1.0) / (1 + self.method.decay * t)
+        eta = self.gain * (self.method.step or 1.0) / (1 + self.method.decay * t)
         self.theta, before = self.theta + eta * full, self.theta
+        if self.method.steady:
+            lengths = np.linalg.norm(full) * np.linalg.norm(self.last)
+            errors = np.sqrt(10) * (full @ self.last) / lengths if lengths else 0.0
+            self.trend, self.last = (self.trend + np.clip(errors, -3, 3)) / 2, full
+            self.gain = min(1.0, self.gain * np.exp(0.3 * self.trend))
         return said, (v, eta * s), self.theta - before
 
 
@@ -239,6 +245,8 @@ def played(norm=False, rounds=4, **options):
         {"follow": False},
         {"scales": "layer"},
         {"scales": "layer", "rotate": False, "keep": "ft"},
+        {"steady": True},
+        {"steady": True, "step": 2.0, "keep": "ft"},
         {"feedback": True},
         {"feedback": True, "scales": "layer", "step": 0.5},
     ],
@@ -246,6 +254,9 @@ def played(norm=False, rounds=4, **options):
 )
 def test_rounds_of_two_clients_are_what_the_words_say(options):
     method, server, clients, oracle = played(**options)
+    if method.steady:
+        assert oracle.gain < 0.9
+        close(server["gain"], oracle.gain)
     if method.feedback:
         close(clients["error"], oracle.memory)
         close(server["error"], oracle.server_memory)

@@ -139,6 +139,8 @@ def test_a_full_disk_is_a_failure_with_the_way_out():
         (["compare", "--algorithms", "locl"], 2, "local"),
         (["flower", "gat"], 2, "error: unknown command flower gat\nhint: did you mean gate?"),
         (["flower", "gate", "--host", "x"], 2, "flower gate needs to know the folder"),
+        (["flower", "gate", "keys"], 2, "hint: a flag is written --key value"),
+        (["flower", "gate", "keys", "--host", "x"], 2, "keys/ca.crt is missing"),
         (["run", "mnist-2clas"], 2, "hint: did you mean mnist-2class?"),
         (["run", "recipes/digits.toml"], 2, "hint: did you mean digits?"),
         (["bench", "kernel"], 2, "error: unknown benchmark kernel\nhint: did you mean kernels?"),
@@ -256,7 +258,8 @@ def test_every_command_has_a_help_that_fits_the_terminal(words, capsys, monkeypa
 def test_every_part_of_a_command_has_a_help(part, capsys):
     with suppress(SystemExit):
         assert run(*part, "--help") == 0
-    assert capsys.readouterr().out.startswith(f"usage: pfed1bs {' '.join(part)}")
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: pfed1bs {' '.join(part)}") and f"examples:\n  pfed1bs {' '.join(part)}" in said
 
 
 def test_every_command_stands_in_one_group():

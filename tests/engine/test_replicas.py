@@ -14,7 +14,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.data import federate, load
 from pfed1bs.engine.exchange import hear, tell
-from pfed1bs.engine.replicas import checksum, checksums
+from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.rounds import Schedule, begin, prepare, simulate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
@@ -98,6 +98,14 @@ def test_a_client_whose_replica_differs_says_so_is_not_counted_and_gets_the_snap
     assert fourth.cohort.ids.tolist() == [0, 1, 2, 3] and "differing" not in fourth.log
     assert fourth.progress.lost == frozenset() and fourth.progress.seen.tolist() == [3] * 4
     assert all(torch.equal(own, fourth.progress.clients["theta"][0]) for own in fourth.progress.clients["theta"])
+
+
+@keepers
+def test_copies_are_alike_until_one_bit_of_one_differs(name):
+    algorithm = make(name, TASK)
+    now = begin(algorithm, 4)
+    assert alike(algorithm, now.clients) and not alike(algorithm, spoiled(now, client=2).clients)
+    assert alike(make("fedavg", TASK), now.clients), "a method without copies has none that differ"
 
 
 @keepers

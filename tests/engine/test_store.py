@@ -167,6 +167,24 @@ def test_the_first_states_of_many_clients_are_one_row(name):
     assert {name: value.stride(0) for name, value in states.items() if value[0].nbytes > 16 and value.stride(0)} == {}
 
 
+def test_newcomers_read_their_row_once_and_hear_what_they_missed_as_one(files, monkeypatch):
+    method, heard = resting(make("pfed1bs-delta", Task(nn.Linear(8, 3))), 0.1), []
+    absorb = type(method.method).absorb
+    monkeypatch.setattr(
+        type(method.method),
+        "absorb",
+        lambda self, clients, *rest: heard.append(len(clients["w"])) or absorb(self, clients, *rest),
+    )
+    now = None
+    for t in range(3):  # clients 0 .. 3, then 4 .. 7, then the last of these and three newcomers
+        among = torch.arange(4) + (0, 4, 7)[t]
+        data = replace(federation(clients=40), newcomers=torch.tensor([k for k in range(40) if k not in among]))
+        now = next(simulate(method, data, rounds=t + 1, resume=now, **SIZE)).progress
+    assert heard == [1, 3, 4], "a round is heard by all as one, or by each that has missed it"
+    assert now.clients.rows(torch.tensor([20, 30]))["w"].stride(0) == 0
+    assert now.clients.rows(torch.tensor([9, 30]))["w"].stride(0) > 0
+
+
 def test_models_are_judged_and_rest_from_files_as_from_memory(monkeypatch):
     method = resting(make("pfed1bs-delta", Task(nn.Linear(8, 3))), 1e9)
     data, ends = federation(), []

@@ -63,13 +63,26 @@ def test_mistakes_name_the_key_and_the_way_out(keys, message, hint):
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_app_lists_every_option_of_every_method_and_reads_back_as_it_was_written(name):
-    config = load(None, ["--algorithm.name", name, "--algorithm.lr", "0.025", "--rounds", "9", "--data.cap", "40"])
+    config = load(
+        None,
+        ["--algorithm.name", name, "--algorithm.lr", "0.025", "--rounds", "9", "--data.cap", "40", "--clients", "7"],
+    )
     values = flat(tables(config))
     listed = {key.removeprefix("algorithm.") for key in values if key.startswith("algorithm.")}
     assert {option.name for option in fields(algorithm_class(name))} - {*PROVIDED} <= listed
     again, _ = read(values)
     assert again == replace(config, max_weight=2.0, max_norm=2.0), "clients of a real federation are believed less"
     assert read(flat(tables(replace(config, max_weight=3.0))))[0].max_weight == 3.0
+
+
+def test_an_app_for_many_clients_leaves_liars_out_where_the_method_can():
+    def robust(name, clients):
+        return tables(load(None, ["--algorithm.name", name, "--clients", str(clients)]))["algorithm"]["robust"]
+
+    assert [robust("pfed1bs-delta", clients) for clients in (7, 8)] == ["", "trimmed"] and robust("fedavg", 8) == ""
+    config = load(None, ["--algorithm.name", "pfed1bs-delta", "--clients", "8"])
+    assert tables(config, {})["algorithm"]["robust"] == ""  # a run that goes on has what it had
+    assert read(flat(tables(config)))[0].algorithm["robust"] == "trimmed"
 
 
 def test_init_writes_a_folder_of_one_file_and_keeps_what_is_there(tmp_path, capsys):

@@ -22,7 +22,9 @@ def home(tmp_path):
 
 def test_runs_are_listed_with_what_they_came_to_finished_or_not(home, capsys):
     assert cli.main(["runs", str(home), "--json"]) == 0
-    found = {run["folder"]: run for run in json.loads(capsys.readouterr().out)}
+    told = json.loads(capsys.readouterr().out)
+    found = {run["folder"]: run for run in told["runs"]}
+    assert told["folder"] == str(home) and told["report"] is None
     assert {(run["method"], run["seed"], run["finished"]) for run in found.values()} == {
         *(("pfed1bs", 0, True), ("pfed1bs", 1, True), ("local", 0, False))
     }
@@ -54,7 +56,9 @@ def test_conditions_choose_among_runs_by_any_key(home):
 
 def test_two_runs_differ_in_keys_results_and_a_first_round(home, capsys):
     assert cli.main(["runs", str(home / "0"), str(home / "1"), "--differ", "--json"]) == 0
-    lines = [list(line.values()) for line in json.loads(capsys.readouterr().out)]
+    told = json.loads(capsys.readouterr().out)
+    assert [run["seed"] for run in told["runs"]] == [0, 1]
+    lines = [list(line.values()) for line in told["differences"]]
     assert ["config", "seed", "0", "1"] in lines and ["result", "accuracy", "91.5", "92.5"] in lines
     assert lines[-1] == ["rounds", "accuracy, round 4", "91.5", "92.5"]
     assert listing.differences(*[listing.Kept.read(home / "0")] * 2) == [
@@ -71,6 +75,34 @@ def test_rounds_of_all_runs_are_one_csv_file(home, tmp_path):
     assert len(lines) == 12 and {line["method"] for line in lines} == {"pfed1bs", "local"}
     own = [line for line in lines if line["folder"] == str(home / "1")]
     assert [line["accuracy"] for line in own] == ["", "50.0", "", "92.5"] and own[3]["up_bytes"] == "1000"
+    assert [line["round"] for line in own] == ["1", "2", "3", "4"]  # as plots and TensorBoard count them
+
+
+def test_seeds_of_one_setting_have_a_mean_with_its_interval_that_fits_sixty_columns(home, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert cli.main(["runs", str(home), "--json"]) == 0
+    [alike] = json.loads(capsys.readouterr().out)["over_seeds"]  # one run of local is not finished
+    assert (alike["label"], alike["mean"], alike["seeds"]) == ("pfed1bs", 92.0, 2)
+    assert alike["interval"] == pytest.approx([92 - 6.3531, 92 + 6.3531])  # 12.7062 times the standard error, 0.5
+    run_folder(home, "pfed1bs", 0, (50.0, 70.0), options="lr = 0.1")
+    run_folder(home, "pfed1bs", 1, (50.0, 71.0), options="lr = 0.1")
+    assert cli.main(["runs", str(home)]) == 0
+    told = capsys.readouterr().out
+    assert "85.65..98.35" in told and "pfed1bs lr=0.1" in told and "64.15..76.85" in told
+    assert max(map(len, told.splitlines())) <= 60
+
+
+def test_without_a_folder_of_runs_the_way_to_one_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["runs"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no folder runs here\nhint: `pfed1bs run` makes one")
+
+
+def test_what_is_not_there_and_what_is_nothing_are_told_alike(home):
+    one, other = (listing.Kept.read(home / name) for name in "01")
+    assert listing._told({"a": None}, "a") == listing._told({}, "a") == "none"
+    (other.path / "env.json").write_text(json.dumps({**ENV, "chunk": None}))
+    assert not [line for line in listing.differences(one, other) if line[1] == "chunk"]
 
 
 def test_an_age_has_one_unit():

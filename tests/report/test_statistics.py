@@ -86,7 +86,8 @@ def test_a_verdict_has_what_its_seeds_allow():
     assert (c.method, c.difference, c.interval, c.p, c.equal) == ("c", 1.0, None, None, None)
     heads, *lines = Against("a").sheet(RUNS)
     assert lines[0][:3] == ["b", "-0.75", "-3.93..+2.43"] and lines[1][2:6] == ["", "", "", ""]
-    assert "over 1" in heads[3]
+    assert heads[3:5] == ["p if\nequal", "p if 0.3\napart"]
+    assert "corrected for 1 comparisons" in Against("a").explained(RUNS)
 
 
 def many(count):

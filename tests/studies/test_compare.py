@@ -9,6 +9,7 @@ import tomllib
 import pytest
 
 from pfed1bs.cli import main as cli
+from pfed1bs.cli import terminal
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import collect
 from pfed1bs.report.results import results
@@ -31,7 +32,8 @@ def nothing_runs(monkeypatch):
     monkeypatch.setattr("pfed1bs.cli.terminal.watch", lambda *_: pytest.fail("a run has started"))
 
 
-def test_a_comparison_has_one_table_one_report_and_a_folder_for_every_run(tmp_path, capsys):
+def test_a_comparison_has_one_table_one_report_and_a_folder_for_every_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     out = tmp_path / "c"
     words = ["--algorithms", "pfed1bs-delta,local", "--runs", "pfed1bs-delta step=0.3", "--seeds", "0,1"]
     words += ["--options.pfed1bs-delta.ratio", "0.05", "--out", str(out)]
@@ -138,9 +140,19 @@ def test_the_terminal_and_the_page_show_the_same_cells(tmp_path):
     records = collect([run_folder(tmp_path, "local"), run_folder(tmp_path, "pfed1bs")])
     table = results(groups(records))
     heads, *lines = table.brief()
-    assert heads == ["method", "personal", "MiB/round", "of FedAvg"] and lines[1][0] == "pfed1bs"
+    assert heads == ["method", "personal", "MiB a\nround", "of\nFedAvg"] and lines[1][0] == "pfed1bs"
     assert lines[1][1] == table.cells(table.rows[1])[0].text == "91.50"
     assert lines[1][3] == table.cells(table.rows[1])[3].text == "1/68"
+
+
+def test_two_seeds_have_an_interval_in_a_table_of_sixty_columns(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    folders = [run_folder(tmp_path, "pfed1bs-delta", seed, (50.0, 90.0 + seed)) for seed in (0, 1)]
+    heads, *lines = results(groups(collect(folders))).brief()
+    terminal.show_table("a title", heads, lines, [False] + [True] * (len(heads) - 1))
+    said = capsys.readouterr().out
+    assert "90.50\u00b10.71" in said and "84.15..96.85" in said and said.count("pfed1bs-delta") == 1
+    assert max(map(len, said.splitlines())) <= 60
 
 
 def test_a_report_of_several_runs_leaves_their_own_reports_alone(tmp_path, monkeypatch, capsys):

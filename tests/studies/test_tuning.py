@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,13 @@ def test_the_search_can_be_kept_to_some_options(tmp_path, capsys):
     assert tune(*words) == 2 and "local has no server_lr to search" in capsys.readouterr().err
 
 
+def test_the_search_begins_with_the_values_of_the_recipe(tmp_path):
+    more = ["--algorithm.lr", "0.7", "--options.ditto.lam", "0.02"]
+    found = tuning.Study(load(None, [*SMALL, *more], ["local", "ditto"]), ("local", "ditto"), (100,), 3, tmp_path)
+    starts = [{axis.option: axis.start for axis in item.search.axes} for item in found.methods]
+    assert starts == [{"lr": 0.7}, {"lr": 0.7, "server_lr": 1.0, "lam": 0.02}]
+
+
 def test_every_knob_is_an_option_of_its_method():
     for name, knob in tuning.KNOBS.items():
         assert knob in [axis.option for axis in tuning.axes(name)]
@@ -72,9 +80,8 @@ def test_tuning_judges_on_training_samples_with_the_score_of_tables(tmp_path):
     assert json.loads((folder / "summary.json").read_text())["accuracy"] == found.methods[0].scores[(0.0,)][0]
 
 
-def test_a_run_that_diverges_is_the_worst_result_and_a_point(tmp_path, monkeypatch):
-    monkeypatch.setitem(tuning.STARTS, ("local", "lr"), 1e25)
-    found = study(tmp_path, more=["--algorithm.mu", "1"])
+def test_a_run_that_diverges_is_the_worst_result_and_a_point(tmp_path):
+    found = study(tmp_path, more=["--algorithm.mu", "1", "--algorithm.lr", "1e25"])
     [item] = found.plain()["methods"]
     assert item["runs"] == 3 and [point["scores"] for point in item["points"]] == [[None]] * 3
     assert item["accuracy"] == 0 and not item["refused"]
@@ -130,10 +137,14 @@ def test_a_resumed_tuning_repeats_no_finished_run_and_may_have_more_points(tmp_p
         study(tmp_path / "t", more=["--clients", "4"])
 
 
-def test_runs_side_by_side_find_what_runs_one_after_the_other_find_though_some_diverge(tmp_path, monkeypatch):
+def test_runs_side_by_side_find_what_runs_one_after_the_other_find_though_some_diverge(tmp_path, capsys):
     words = ["--algorithms", "local", "--seeds", "100,101", "--points", "3", "--json"]
     words += ["--algorithm.momentum", "0.9", "--algorithm.mu", "1e21", "--rounds", "3"]  # diverges with any step
     assert tune(*words, "--out", str(tmp_path / "apart")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["folder"] == str(tmp_path / "apart") and told["tuning"]["methods"][0]["interval"] is None
+    assert len(told["runs"]) == 6 and {run["accuracy"] for run in told["runs"][:2]} == {None}
+    assert all(Path(run["folder"]).is_dir() and run["algorithm"] == "local" for run in told["runs"])
     assert tune(*words, "--out", str(tmp_path / "beside"), "--parallel", "2") == 0
     ours, theirs = (json.loads((tmp_path / name / "tuning.json").read_text()) for name in ("apart", "beside"))
     assert ours["methods"] == theirs["methods"] and ours["methods"][0]["points"][0]["scores"] == [None, None]
@@ -141,13 +152,14 @@ def test_runs_side_by_side_find_what_runs_one_after_the_other_find_though_some_d
 
 def test_what_was_found_is_printed_and_written_to_a_recipe(tmp_path, capsys):
     recipe = tmp_path / "r.toml"
-    recipe.write_text('# mine\nrounds = 2\n\n[options.local]\nlr = 9.0\nmu = 0.5\n\n[data]\nname = "digits"\n')
+    recipe.write_text('# mine\nrounds = 2\n\n[options.local]\nlr = 1e-9\nmu = 0.5\n\n[data]\nname = "digits"\n')
     words = ["--algorithms", "local,apfl", "--seeds", "100", "--points", "1", "--write", str(recipe)]
+    words += ["--options.local.lr", "0.5"]
     assert cli.main(["tune", str(recipe), *SMALL, *words, "--out", str(tmp_path / "t")]) == 0
     said = capsys.readouterr().out
     assert "[options.apfl]\nlr = 0.05\nserver_lr = 1.0\nalpha = 0.5\n" in said and "open end: local, apfl" in said
     found = tomllib.loads(recipe.read_text())
-    assert found["options"] == {"local": {"lr": 0.05, "mu": 0.5}, "apfl": {"lr": 0.05, "server_lr": 1.0, "alpha": 0.5}}
+    assert found["options"] == {"local": {"lr": 0.5, "mu": 0.5}, "apfl": {"lr": 0.05, "server_lr": 1.0, "alpha": 0.5}}
     assert found["data"] == {"name": "digits"} and recipe.read_text().startswith("# mine\nrounds = 2\n")
     assert load(str(recipe)).rounds == 2
 

@@ -18,7 +18,9 @@ from pfed1bs.wire.messages import (
     Refused,
     coordinates,
     decode,
+    decoder,
     encode,
+    encoder,
     fingerprint,
     fixed_size,
     read_header,
@@ -226,3 +228,36 @@ def test_read_header_checks_version_and_checksum():
 def test_any_sample_count_is_taken_when_none_was_agreed_on():
     data = encode({"a": Signs(1)}, {"a": torch.ones(1)}, kind="up", round=0, samples=5)
     assert decode({"a": Signs(1)}, data, kind="up", round=0)["a"].tolist() == [1]
+
+
+@pytest.mark.parametrize("names", [("z", "s"), ("w",), ("d", "z", "w")])
+def test_the_messages_of_many_have_the_bytes_and_numbers_of_each_alone(names):
+    every = {"z": Signs(11), "s": Floats((), least=0), "w": Floats((3,)), "d": Differences(11)}
+    draw, layout = torch.Generator().manual_seed(1), {name: every[name] for name in names}
+    drawn = {name: torch.randn(4, *one.shape, generator=draw) for name, one in layout.items()}
+    said = {name: x.abs() if name == "s" else x if name == "w" else pack(x) for name, x in drawn.items()}
+    held = {"d": pack(-drawn["d"])} if "d" in names else {}
+    where = {"kind": "up", "round": 7}
+    one = encoder(layout, said, samples=[3, 1, 4, 1], known=held, **where)
+    for i, samples in enumerate([3, 1, 4, 1]):
+        own, known = ({name: x[i] for name, x in given.items()} for given in (said, held))
+        data = encode(layout, own, samples=samples, known=known, **where)
+        assert one(i) == data and one(i) == data
+        assert same(decoder(layout, known=known, packed=True, **where)(data, samples), own)
+
+
+@pytest.mark.parametrize("spoilt, words", [(2, "unused bits of the last byte"), (None, "values must be at least 0")])
+def test_one_wrong_field_among_many_is_not_sent(spoilt, words):
+    said = {"z": torch.zeros(4, 2, dtype=torch.uint8), "s": torch.ones(4)}
+    if spoilt is None:
+        said["s"][3] = -1
+    else:
+        said["z"][spoilt, 1] = 8
+    with pytest.raises(ValueError, match=words):
+        encoder({"z": Signs(11), "s": Floats((), least=0)}, said, kind="up", round=0, samples=[1] * 4)
+
+
+@pytest.mark.parametrize("value, words", [(-1.0, "at least 0, got -1"), (float("nan"), "finite"), (-np.inf, "finite")])
+def test_one_number_is_held_against_its_rules_when_it_is_read(value, words):
+    with pytest.raises(ValueError, match=words):
+        Floats((), least=0).decode(np.float32(value).tobytes())

@@ -25,6 +25,7 @@ class DeltaFloat32(PFed1BSDelta):
     rotate: ClassVar[bool] = False  # type: ignore[misc]
     scales: ClassVar[str] = "one"  # type: ignore[misc]
     feedback: ClassVar[bool] = False  # type: ignore[misc]
+    steady: ClassVar[bool] = False  # type: ignore[misc]
     robust: ClassVar[str] = "none"  # type: ignore[misc]
     epsilon: ClassVar[float] = 0.0  # type: ignore[misc]
     loudness: ClassVar[float] = 0.0  # type: ignore[misc]

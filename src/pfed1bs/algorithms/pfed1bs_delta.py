@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
+from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, bounded, code, fields, layers
 from pfed1bs.algorithms.base.private import REHEARSAL, kept, randomised
@@ -17,8 +19,9 @@ from pfed1bs.algorithms.base.robust import trimmed, unknown
 from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
+from pfed1bs.core.votes import pack
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, model_of, present, stack
-from pfed1bs.wire.codecs import Floats, Signs
+from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
 
@@ -34,6 +37,7 @@ class PFed1BSDelta(Method):
     step: float = option(
         0.0, "eta_g: size of the shared step; 0: 1, or less where noise would drown it (docs/delta.md)", NOT_NEGATIVE
     )
+    steady: bool = option(False, "eta_g falls while each step undoes the one before, and rises again (docs/delta.md)")
     decay: float = option(0.0, "eta_g falls as 1 / (1 + decay * round)", NOT_NEGATIVE)
     keep: Literal["ft", "prox", "best"] = option(
         "prox", "which model is personal; best: each client chooses, or trains alone"
@@ -73,7 +77,7 @@ class PFed1BSDelta(Method):
         """Those of the shared model, and of its own if it is kept apart; a client that chooses takes 4 in its trial."""
         return {"ft": 1, "prox": 2, "best": 4}[self.keep] * steps
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Weights that share a scale."""
         return (self.task.n,) if self.scales == "one" else layers(self.task)
@@ -83,7 +87,7 @@ class PFed1BSDelta(Method):
         """Bits per weight, m / n."""
         return self.ratio or advised(self.share or 1.0)
 
-    @property
+    @cached_property
     def anchors(self) -> Anchors | None:
         """The rounds at which everybody rounds theta; None: there are none, and snapshots are in float32."""
         return anchored(self.task, self.seed, self.down, self.share or 1.0, self.snapshots)
@@ -92,7 +96,7 @@ class PFed1BSDelta(Method):
         """Phi_t and R_t of a round."""
         return code(self.sizes, self.density, self.seed, round, self.rotate)
 
-    @property
+    @cached_property
     def m(self) -> int:
         """Bits of a message."""
         return sum(bits(self.sizes, self.density))
@@ -135,6 +139,7 @@ class PFed1BSDelta(Method):
         server = {"theta": theta, "signs": signs, "scale": torch.zeros(fields["scale"].shape)}
         server |= self.anchors.first() if self.anchors else {}
         server |= unknown(clients) if self.robust == "trimmed" else {}
+        server |= unmoved(theta) if self.steady else {}
         states = self.first(theta, clients)
         if self.feedback:
             server["error"], states["error"] = torch.zeros_like(theta), blank(states["w"])
@@ -196,7 +201,8 @@ class PFed1BSDelta(Method):
         messages = list(received)  # packed, until all scales are known
         cohort, agreed = self.trusted(server, [message["signs"] for message in messages], cohort)
         q, cut = self.code(cohort.round).mean(messages, cohort.weights)
-        return {**self.decided(server, q, self.size(cohort), cohort.round), **agreed, "log/clamped": cut}
+        eta = self.size(cohort) * (float(server["gain"]) if self.steady else 1.0)
+        return {**self.decided(server, q, eta, cohort.round), **agreed, "log/clamped": cut}
 
     def decided(self, server: State, q: Tensor, eta: float, round: int) -> State:
         """The server after a round whose mean in the sketch is q (m,), and what it will say."""
@@ -208,9 +214,10 @@ class PFed1BSDelta(Method):
         if memory is not None:
             memory = memory - phi.step(v, s)
         shift = phi.step(v, eta * s)
-        said = {"signs": Signs(self.m).pack(v), "scale": eta * s, **present(error=memory)}
+        said = {"signs": pack(v), "scale": eta * s, **present(error=memory)}
         theta, anchors = server["theta"] + shift, self.anchors
         held = anchors.kept(server, theta, round + 1) if anchors else {"theta": theta}
+        held |= steadied(server, shift) if self.steady else {}
         return {**held, **said, "log/shift": shift.norm(), "log/step": torch.tensor(eta)}
 
     def trusted(self, server: State, signs: list[Tensor], cohort: Cohort) -> tuple[Cohort, State]:

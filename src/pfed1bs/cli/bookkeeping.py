@@ -36,12 +36,28 @@ def runs_command(words: list[str]) -> None:
     elif own.tensorboard is not None:
         for run in found:
             print(events.export(run.path, Path(own.tensorboard), own.folders))
-    elif own.json:
-        terminal.print_json([run.facts for run in listing.ordered(found, own.sort)])
     else:
-        above = Path(os.path.commonpath([run.path.parent for run in found])) if found else Path()
-        lines = [run.line(above) for run in listing.ordered(found, own.sort)]
-        terminal.show_table(f"{len(lines)} runs in {above}", listing.COLUMNS, lines, RIGHT)
+        _listed(listing.ordered(found, own.sort), own.json)
+
+
+def _listed(found: list[listing.Kept], as_json: bool) -> None:
+    """The runs, and below them what seeds came to together."""
+    above = _above(found)
+    alike = listing.over_seeds(found)
+    if as_json:
+        over = [item.plain() for item in alike]
+        terminal.print_json(terminal.told(above, [run.facts for run in found], over_seeds=over))
+        return
+    lines = [run.line(above) for run in found]
+    terminal.show_table(f"{len(lines)} runs in {above}", listing.COLUMNS, lines, RIGHT)
+    if alike:
+        lines = [item.line() for item in alike]
+        terminal.show_table("runs that differ in the seed alone", listing.OVER, lines, [False, False, *[True] * 3])
+
+
+def _above(found: list[listing.Kept]) -> Path:
+    """The folder that all of them lie in."""
+    return Path(os.path.commonpath([run.path.parent for run in found])) if found else Path()
 
 
 def _differ(found: list[listing.Kept], as_json: bool) -> None:
@@ -49,7 +65,8 @@ def _differ(found: list[listing.Kept], as_json: bool) -> None:
         raise UserError(f"--differ takes two runs, got {len(found)}", "name two run folders, or fewer with --where")
     lines = listing.differences(*found)
     if as_json:
-        terminal.print_json([dict(zip(("what", "key", "first", "second"), line, strict=True)) for line in lines])
+        apart = [dict(zip(("what", "key", "first", "second"), line, strict=True)) for line in lines]
+        terminal.print_json(terminal.told(_above(found), [run.facts for run in found], differences=apart))
         return
     terminal.show_table("what differs", ("what", "key", "first", "second"), lines, [False] * 4)
     print(f"first   {found[0].path}\nsecond  {found[1].path}")

@@ -9,18 +9,15 @@ from pfed1bs.cli.afterwards import export_command as export_command
 from pfed1bs.cli.afterwards import predict_command as predict_command
 from pfed1bs.cli.benches import bench_command as bench_command
 from pfed1bs.cli.bookkeeping import runs_command as runs_command
-from pfed1bs.cli.help import ASKED, PARTS, parts
+from pfed1bs.cli.machines import flower_command as flower_command
 from pfed1bs.cli.reproducing import reproduce_command as reproduce_command
 from pfed1bs.cli.several import compare_command as compare_command
 from pfed1bs.cli.several import report_command as report_command
 from pfed1bs.cli.several import tune_command as tune_command
-from pfed1bs.cli.words import JSON, RESUME, arguments, parser_of, ready, split
+from pfed1bs.cli.words import JSON, RESUME, arguments, ready, split
 from pfed1bs.core import gpu
-from pfed1bs.core.errors import UserError, nearest
-from pfed1bs.core.extras import need
 from pfed1bs.core.origin import commit
 from pfed1bs.facts import capabilities, costs, steady
-from pfed1bs.runs import flags
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import argv, environment
 from pfed1bs.runs.run import Run, federation
@@ -81,43 +78,6 @@ def costs_command(words: list[str]) -> None:
     terminal.show_table("MiB per round, 20 clients: the paper's table recomputed", heads, lines, [False] * 5)
     title = f"pfed1bs-delta, {rows[0].weights:,} weights: bytes of a client in a round, after many rounds"
     terminal.show_table(title, steady.COLUMNS, steady.lines(rows), [True] * len(steady.COLUMNS))
-
-
-def flower_command(words: list[str]) -> None:
-    """`pfed1bs flower init DIR`, `pfed1bs flower certificates DIR`, `pfed1bs flower gate DIR`."""
-    if not words or words[0] in ASKED:
-        print(parts("flower"))
-        return
-    if words[0] not in PARTS["flower"]:
-        raise UserError(f"unknown command flower {words[0]}", nearest(words[0], PARTS["flower"]))
-    given = [word for word in words[1:2] if not word.startswith("-")]
-    if not given and not {*ASKED} & {*words}:
-        raise UserError(f"flower {words[0]} needs to know the folder", f"write pfed1bs flower {words[0]} DIR")
-    from pfed1bs.flower import app_folder
-
-    folder, rest = Path(*given), words[1 + len(given) :]
-    if words[0] == "init":
-        _, recipe, rest = split(rest, "flower init", {})
-        if recipe is None and flags.one(rest, "algorithm.name") is None:  # as published, pfed1bs moves hardly anything
-            rest = [*rest, "--algorithm.name", "pfed1bs-delta"]
-        config = load(recipe, rest)
-        path = app_folder.write_app(folder, config)
-        print(f"{path}: {config.method}\nrun it with: flwr run {folder} SUPERLINK --stream")
-        return
-    if words[0] == "gate":
-        need("uvicorn", "flower")
-        from pfed1bs.flower import gate
-
-        gate.command(folder, rest)
-        return
-    parser = parser_of("flower certificates")
-    parser.add_argument("-h", "--help", action="help", help="show this")
-    parser.add_argument("--hosts", default="127.0.0.1,localhost", help="names and addresses of the server")
-    parser.add_argument("--nodes", type=int, default=3, help="key pairs to make")
-    own = parser.parse_args(rest)
-    for path in app_folder.write_certificates(folder, own.hosts.split(","), own.nodes):
-        print(path)
-    print(f"a network may only see the gate: pfed1bs flower gate {folder} --host ADDRESS (docs/flower.md, section 2)")
 
 
 def env_command(words: list[str]) -> None:

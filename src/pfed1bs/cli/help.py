@@ -71,7 +71,12 @@ EXAMPLES = {
     "list": ("pfed1bs list", "pfed1bs list --algorithm.name eden --algorithm.bits 0.5"),
     "costs": ("pfed1bs costs",),
     "flower": ("pfed1bs flower init app --clients 3", "pfed1bs flower certificates keys --nodes 3"),
+    "flower init": ("pfed1bs flower init app --clients 3", "pfed1bs flower init app digits --algorithm.name ditto"),
+    "flower certificates": ("pfed1bs flower certificates keys --hosts 10.0.0.7,server.example --nodes 3",),
+    "flower gate": ("pfed1bs flower gate keys --host 10.0.0.7 --port 8000",),
     "bench": ("pfed1bs bench kernels",),
+    "bench kernels": ("pfed1bs bench kernels", "pfed1bs bench kernels --out kernels"),
+    "bench gpu": ("pfed1bs bench gpu", "pfed1bs bench gpu --vgg16 --out gpu.json"),
     "env": ("pfed1bs env",),
 }
 ASKED = ("-h", "--help")
@@ -109,9 +114,8 @@ def parts(command: str) -> str:
 
 
 def examples(command: str) -> str:
-    """Examples of a command; nothing for a part of one."""
-    found = EXAMPLES.get(command, ())
-    return "\n".join(["examples:", *(f"  {line}" for line in found)]) if found else ""
+    """Examples of a command, or of a part of one."""
+    return "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[command])])
 
 
 def _block(title: str, lines: Mapping[str, str]) -> str:

@@ -87,7 +87,12 @@ def wanted(runs: Sequence[Planned], own: Namespace) -> list[Planned]:
     chosen = seeds(own.seeds, [run.entry.config.seed for run in runs], [], Config())
     found = [run for run in runs if run.entry.config.data.name in data and run.entry.config.seed in chosen]
     if runs and not found:
-        raise UserError("nothing is left of it", "--only takes data sets, --seeds seeds of the recipes")
+        there = ", ".join(dict.fromkeys(run.entry.config.data.name for run in runs))
+        told = ", ".join(map(str, sorted({run.entry.config.seed for run in runs})))
+        small = "; --quick has small versions on embedded data" if own.quick else ""
+        raise UserError(
+            f"no run is left: there are data sets {there}, seeds {told}{small}", "--only and --seeds choose"
+        )
     return found
 
 

@@ -17,7 +17,7 @@ from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config, DataConfig, load
 from pfed1bs.runs.folder import written
 from pfed1bs.runs.run import folder_of
-from pfed1bs.studies import comparison, sweeping, tuning
+from pfed1bs.studies import chosen, comparison, sweeping, tuning
 from pfed1bs.studies.design import Design, varied
 
 AGAINST = {
@@ -88,21 +88,21 @@ def tune_command(words: list[str]) -> None:
     told = own.algorithms.split(",") if own.algorithms else load(recipe).compare.algorithms
     names = [item.name for item in comparison.methods(told)]
     config = load(recipe, rest, names)
-    chosen = tuple(seeds(own.seeds or "100,101", [], rest, config))
+    judged = tuple(seeds(own.seeds or "100,101", [], rest, config))
     ready(config, own.resume)
     folder = empty(config, "tune", own.resume)
     design, points = designed(own, rest), whole(own, "points", 9)
     among = tuple(own.searched.split(",")) if own.searched else ()
-    study = tuning.Study(config, tuple(names), chosen, points, folder, design, among)
+    study = tuning.Study(config, tuple(names), judged, points, folder, design, among)
     again = pasted(["tune", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
-    with Board(folder, points * len(names) * len(chosen)) as board:
+    with Board(folder, points * len(names) * len(judged)) as board:
         for wave in study.waves():
             board.add(wave)
             terminal.watch_all(tuning.performed(wave, folder, whole(own, "parallel", 1)), board, again)
             written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
     written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
     if own.write:
-        written(Path(own.write), tuning.rewritten(Path(own.write).read_text(), study.methods))
+        written(Path(own.write), chosen.rewritten(Path(own.write).read_text(), study.methods))
     terminal.show_tuned(study, folder, own.json)
 
 

@@ -19,13 +19,15 @@ from pfed1bs.report.groups import groups
 from pfed1bs.report.headline import headline
 from pfed1bs.report.records import metric_of
 from pfed1bs.report.results import CAPTION, labelled, plain, results
-from pfed1bs.report.statistics import MOST, Against
+from pfed1bs.report.statistics import MOST, Against, ranged
+from pfed1bs.runs.config import Options
 from pfed1bs.runs.run import Run
+from pfed1bs.studies.chosen import table
 from pfed1bs.studies.comparison import Entry
 from pfed1bs.studies.sheets import Entered
-from pfed1bs.studies.tuning import Study, table
+from pfed1bs.studies.tuning import Study
 
-RIGHT = [False, True, True, False, False]
+RIGHT = [False, True, True, True, False, False]
 EMPTY = ("", "\u2013")  # cells in which nothing stands
 
 
@@ -126,19 +128,21 @@ def watch_all(ended: Iterator[Entry], board: Board, again: str) -> None:
 def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
     """Print what was found for every method, and the tables for a recipe."""
     if as_json:
-        print_json(study.plain())
+        print_json(told(folder, study.runs(), tuning=study.plain()))
         return
-    heads = ("method", "validation", "runs", "options", "best values")
+    heads = ("method", "validation", "95 %\ninterval", "runs", "options", "best values")
+    digits = study.metric.digits
     rows = [
         (
-            *(item.method, f"{item.best:.{study.metric.digits}f}", str(sum(map(len, item.scores.values())))),
+            *(item.method, f"{item.best:.{digits}f}", ranged(item.interval, digits)),
+            str(sum(map(len, item.scores.values()))),
             " ".join(f"{key}={shown(value)}" for key, value in item.options.items()),
             ", ".join(f"{key} {edge}" for key, edge in item.edges.items() if edge != "inside") or "inside",
         )
         for item in study.methods
     ]
-    told = "percent correct" if study.metric.name == "accuracy" else study.metric.words
-    show_table(f"{study.config.data.name}: {told} on training samples held back", heads, rows, RIGHT)
+    unit = "percent correct" if study.metric.name == "accuracy" else study.metric.words
+    show_table(f"{study.config.data.name}: {unit} on training samples held back", heads, rows, RIGHT)
     print("\n".join(table(item.method, item.options) for item in study.methods))
     ends = [item.method for item in study.methods if any(edge.endswith("end") for edge in item.edges.values())]
     if ends:
@@ -148,10 +152,14 @@ def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
 
 def show_cells(title: str, found: Sequence[Entered]) -> None:
     """Print a table of `reproduce`: every cell in a line."""
-    lines = [(cell.part, cell.label, cell.ours, cell.verdict, f"{len(cell.rows)} of {cell.wanted}") for cell in found]
-    show_table(
-        title, ("setting", "method", "percent correct", "paper", "seeds"), lines, [False, False, True, False, True]
-    )
+    heads = ("setting", "method", "percent\ncorrect", "95 %\ninterval", "paper", "seeds")
+    values = [cell.spread("accuracy") for cell in found]
+    lines = [
+        (*(cell.part, cell.label, cell.ours, ranged(value.interval if value else None, 2)), cell.verdict,
+         f"{len(cell.rows)} of {cell.wanted}")
+        for cell, value in zip(found, values, strict=True)
+    ]  # fmt: skip
+    show_table(title, heads, lines, [False, False, True, True, False, True])
 
 
 def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None = None) -> None:
@@ -177,11 +185,16 @@ def finish(runs: list[Run], folder: Path, as_json: bool, against: Against | None
     print(f"folder  {folder}\nreport  {folder / 'report.html'}\npicture {folder / 'plots' / 'accuracy-bytes.svg'}")
 
 
-def outcome(records: Sequence[report.RunRecord], folder: Path, against: Against | None = None) -> dict[str, object]:
-    """What --json prints, of one run as of many: the folder, its report, and the summary of every run."""
+def outcome(records: Sequence[report.RunRecord], folder: Path, against: Against | None = None) -> Options:
+    """What --json prints of finished runs, one or many: the summary of each, and paired differences."""
     runs = [{**record.summary, "folder": str(record.path)} for record in records]
     paired = {"paired": against.plain(labelled(groups(records)))} if against else {}
-    return {"folder": str(folder), "report": str(folder / "report.html"), "runs": runs, **paired}
+    return told(folder, runs, folder / "report.html", **paired)
+
+
+def told(folder: Path, runs: Sequence[Mapping[str, object]], page: Path | None = None, **more: object) -> Options:
+    """What --json prints of runs, whatever the command: their folder, the page if one was made, the runs, and more."""
+    return {"folder": str(folder), "report": str(page) if page else None, "runs": [*runs], **more}
 
 
 def show_differences(against: Against, runs: Sequence[Mapping[str, object]]) -> None:
@@ -191,6 +204,8 @@ def show_differences(against: Against, runs: Sequence[Mapping[str, object]]) -> 
     which = "" if metric.better == "higher" else f" ({metric.better} is better)"
     title = f"{metric.words.removesuffix(' (%)')} minus that of {against.method}, seed by seed{which}"
     show_table(title, heads, lines, [False] + [True] * (len(heads) - 1))
+    if words := against.explained(runs):
+        print(fill(words, get_terminal_size().columns))
     if not any(item.p is not None for item in against.verdicts(runs)) and len(lines) > MOST:
         print(f"nothing is tested: name at most {MOST} comparisons with --tested a,b")
 

@@ -171,13 +171,19 @@ class Rotation:
         """The inverse, which is the transpose."""
         return self._blocks(r) * self.signs.to(r)
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         """Lengths of the blocks."""
         return [1 << i for i in reversed(range(self.m.bit_length())) if self.m >> i & 1]
 
     def _blocks(self, x: Tensor) -> Tensor:
-        return torch.cat([hadamard(part.contiguous()) for part in torch.split(x, self.sizes, -1)], -1)
+        parts = torch.split(x, self.sizes, -1)
+        if recorded(x):
+            return torch.cat([hadamard(part.contiguous()) for part in parts], -1)
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        for part, room in zip(parts, torch.split(out, self.sizes, -1), strict=True):
+            hadamard(part, out=room)
+        return out
 
 
 def srht(n: int, m: int, seed: int, round: int = 0, use_D: bool = True) -> SRHT:  # noqa: N803 (the paper's letter)

@@ -64,7 +64,8 @@ def draw(own: Tensor, steps: int, batch: int, key: Key) -> Tensor:
         return own[torch.randint(size, (steps, batch), generator=generator)]
     each = size // batch
     epochs = [torch.randperm(size, generator=generator)[: each * batch] for _ in range(-(-steps // each))]
-    return own[torch.cat(epochs)[: steps * batch]].view(steps, batch)
+    drawn = epochs[0] if len(epochs) == 1 else torch.cat(epochs)
+    return own[drawn[: steps * batch]].view(steps, batch)
 
 
 def flips(steps: int, batch: int, key: Key) -> Tensor:

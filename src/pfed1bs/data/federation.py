@@ -125,7 +125,7 @@ class Federation:
         keys = [(seed, plain if kind == "rows" else name, client, round) for client in clients]
         if kind == "flips":
             return torch.stack([flips(count, batch, key) for key in keys], dim=1)
-        own = [cut(self.train[client], 0, float(share or 1)) for client in clients]
+        own = [cut(self.train[client], 0, float(share)) if share else self.train[client] for client in clients]
         if only is not None:
             own = [part[mask[: len(part)]] for part, mask in zip(own, only, strict=True)]
         return torch.stack([draw(part, count, batch, key) for part, key in zip(own, keys, strict=True)], dim=1)

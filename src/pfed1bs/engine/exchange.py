@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.replicas import checksum, checksums
+from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.store import Clients, Store
 from pfed1bs.engine.workers import ahead
 from pfed1bs.wire.codecs import Differences, Signs
-from pfed1bs.wire.messages import Codec, Kind, Message, decode, encode, fixed_size, read_header
+from pfed1bs.wire.messages import Codec, Kind, Message, decode, decoder, encode, encoder, fixed_size, read_header
 
 PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
 LONG = 1 << 19  # bytes of a message from which it pays to wake other threads
@@ -111,6 +111,9 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
         if len(messages) == 1:
             return clients, moved(messages[0], device)
         return clients, {name: torch.stack([one[name] for one in messages]).to(device) for name in messages[0]}
+    if len(news) > 1 and all(items == news[0] for items in news) and all(map(_repeated, clients.values())):
+        first, _ = hear(algorithm, {name: value[:1] for name, value in clients.items()}, news[:1])
+        return {name: value.expand(len(news), *value.shape[1:]) for name, value in first.items()}, {}
     for item in sorted({item for items in news for item in items}, key=lambda item: item.round):
         layout = algorithm.down if item.kind == "down" else algorithm.snapshot_layout
         message = decode(layout, item.data, kind=item.kind, round=item.round)
@@ -120,14 +123,20 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
     return clients, {}
 
 
+def _repeated(field: Tensor) -> bool:
+    """Whether all clients have the same in a field (S, ...), as newcomers do; long ones are not looked at for it."""
+    return field.stride(0) == 0 or (field[0].numel() == 1 and bool((field == field[:1]).all()))
+
+
 def agreeing(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> Tensor:
     """(S,) true for the clients whose replica, after their news, is the one that the server has.
 
     A device may round products otherwise than the server's processor. Copies on it that are all the same, and another
     than the server's, are a matter of the device and no mistake of a client.
     """
-    held = checksums(algorithm, clients)
-    if not held or (next(iter(clients.values())).is_cuda and len({*held}) == 1):
+    device = next(iter(clients.values())).device
+    held = [] if device.type == "cuda" and alike(algorithm, clients) else checksums(algorithm, clients)
+    if not held:
         return torch.ones(len(news), dtype=torch.bool)
     said = {item: read_header(item.data).samples for item in {items[-1] for items in news}}
     return torch.tensor([said[items[-1]] == own for items, own in zip(news, held, strict=True)])
@@ -159,11 +168,7 @@ def say(algorithm: Algorithm, message: Message, cohort: Cohort, known: Message |
     fields = {name: _ready(layout[name], field) for name, field in message.items()}
     long = any(field.is_pinned() and field[0].nbytes >= LONG for field in fields.values())
 
-    def one(i: int) -> bytes:
-        own = {name: field[i] for name, field in fields.items()}
-        held = {name: field[i] for name, field in (known or {}).items()}
-        return encode(layout, own, kind="up", round=cohort.round, samples=sizes[i], known=held)
-
+    one = encoder(layout, fields, kind="up", round=cohort.round, samples=sizes, known=known)
     return [*ahead(one, range(len(sizes)), len(sizes))] if long else [one(i) for i in range(len(sizes))]
 
 
@@ -187,14 +192,14 @@ def listen(
 
     `early`: while one is used, the next few long ones are decoded on other threads.
     """
-    layout, sizes = algorithm.up, cohort.sizes.tolist()
+    read = decoder(algorithm.up, kind="up", round=cohort.round, known=known, packed=True)
 
     def one(data: bytes | Message, size: int) -> Message:
         if isinstance(data, bytes):
-            return decode(layout, data, kind="up", round=cohort.round, samples=size, known=known, packed=True)
+            return read(data, size)
         return {name: field.clone() for name, field in data.items()}  # what is heard may be written over, heard again
 
-    pairs = zip(messages, sizes, strict=True)
+    pairs = zip(messages, cohort.sizes.tolist(), strict=True)
     if early and messages and isinstance(messages[0], bytes) and len(messages[0]) >= LONG:
         return ahead(lambda pair: one(*pair), pairs, AHEAD)
     return (one(*pair) for pair in pairs)

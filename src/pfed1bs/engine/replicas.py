@@ -20,9 +20,22 @@ def checksums(algorithm: Algorithm, clients: State) -> list[int]:
     held = algorithm.replica(clients) if algorithm.replicates else None
     if held is None or not len(held):
         return []
-    first, bits = _crc(algorithm.seed, held[0]), held.contiguous().view(WHOLE[held.element_size()])
-    same = (bits == bits[0]).all(1).tolist()  # where they are, which is faster than a checksum
-    return [first if equal else _crc(algorithm.seed, row) for equal, row in zip(same, held, strict=True)]
+    first = _crc(algorithm.seed, held[0])
+    return [first if equal else _crc(algorithm.seed, row) for equal, row in zip(_same(held), held, strict=True)]
+
+
+def alike(algorithm: Algorithm, clients: State) -> bool:
+    """Whether the clients' replicas are copies of each other; yes for a method without them."""
+    held = algorithm.replica(clients) if algorithm.replicates else None
+    return held is None or all(_same(held))
+
+
+def _same(held: Tensor) -> list[bool]:
+    """Which of some replicas (S, n) are the first one, bit by bit: where they are, which is faster than a checksum."""
+    if held.stride(0) == 0:
+        return [True] * len(held)
+    bits = held.view(WHOLE[held.element_size()])
+    return [torch.equal(row, bits[0]) for row in bits] if held.is_cpu else (bits == bits[:1]).all(1).tolist()
 
 
 def _crc(seed: int, replica: Tensor) -> int:

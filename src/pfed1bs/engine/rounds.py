@@ -207,8 +207,8 @@ def answered(
     heard = watched(algorithm, now.server, answers, found, pairs)
     with alone(where(now), numbers(now)):
         server, log = split_log(algorithm.aggregate(now.server, heard, weighed))
-    rows = [{name: value.unsqueeze(0) for name, value in one.items()} for one in found]
-    return server, {**log, **(split_log(joined(rows))[1] if rows else {}), **cut, **less}
+    noted = {name: torch.stack([one[name] for one in found]) for name in (found[0] if found else {})}
+    return server, {**log, **split_log(noted)[1], **cut, **less}
 
 
 def where(now: Progress) -> torch.device:

@@ -115,6 +115,8 @@ class Slabs:
 
     def put(self, field: Tensor) -> list[Stored]:
         """The rows of a field (S, ...)."""
+        if len(field) > 1 and field.stride(0) == 0:
+            return self.put(field[:1]) * len(field)
         rows, found = flat(field.detach().cpu()), list[Stored]()
         slab = self.of(rows.shape[1])
         for data in rows:  # copies of a shared model lie side by side

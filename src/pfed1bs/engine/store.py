@@ -76,12 +76,12 @@ class Store(Mapping[str, Tensor]):
     def _field(self, name: str, at: Tensor) -> Tensor:
         if name in self.small:
             return self.small[name][at].to(self.device)
-        field = self.kinds[name].new_empty(len(at), *self.kinds[name].shape[1:])
-        read: dict[Stored, Tensor] = {}
-        for place, client in zip(flat(field), at.tolist(), strict=True):
-            row = self.own.get(client, self.first)[name]
+        held, shape = [self.own.get(client, self.first)[name] for client in at.tolist()], self.kinds[name].shape[1:]
+        alike = len({*held}) == 1
+        field, read = self.kinds[name].new_empty(1 if alike else len(at), *shape), dict[Stored, Tensor]()
+        for place, row in zip(flat(field), held, strict=False):
             read[row] = place.copy_(read[row]) if row in read else row.slab.read(row, place)
-        return field.to(self.device)
+        return field.to(self.device).expand(len(at), *shape)
 
     def to(self, device: torch.device) -> "Store":
         """The same states, for a device to compute with."""

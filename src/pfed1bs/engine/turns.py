@@ -52,7 +52,7 @@ class Turn:
 
     def __call__(self, at: Tensor) -> Work:
         """Hear, train, speak; who finds that its replica is not the server's says that instead, and stays as it was."""
-        algorithm, some, news = self.algorithm, self.cohort.rows(at), [self.news[i] for i in at]
+        algorithm, some, news = self.algorithm, self.cohort.rows(at), [self.news[i] for i in at.tolist()]
         mine = rows(self.clients, some.ids if self.places is None else self.places[at])
         mine, received = hear(algorithm, mine, news)
         right = agreeing(algorithm, mine, news)

@@ -5,7 +5,6 @@ reaches the runtime API may take the server's tasks; neither asks who is there. 
 and this stands before it.
 """
 
-import argparse
 import re
 import socket
 import ssl
@@ -28,20 +27,6 @@ HOP = (b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"
 OURS = (b"host", b"forwarded", b"x-forwarded-for", b"x-forwarded-proto")  # what the SuperLink believes of its peer
 MOST = 64  # MiB of one call: a float32 model of 16 million weights
 IDLE = 2.0  # seconds to keep a connection to the SuperLink, which closes its own after 5
-
-
-def command(keys: Path, words: list[str]) -> None:
-    """`pfed1bs flower gate DIR`."""
-    parser = argparse.ArgumentParser(prog="pfed1bs flower gate", description="pass on the fleet API, and nothing else")
-    parser.add_argument("--host", required=True, help="address of this machine that devices connect to")
-    parser.add_argument("--port", type=int, default=8000, help="and its port")
-    parser.add_argument("--superlink", default="127.0.0.1:8000", help="where the SuperLink listens")
-    parser.add_argument("--most", type=int, default=MOST, help="MiB that one call may have; a longer one is cut off")
-    own = parser.parse_args(words)
-    for name in FILES:
-        if not (keys / name).is_file():
-            raise UserError(f"{keys / name} is missing", f"the gate needs {', '.join(FILES)} in one folder")
-    serve(keys, (own.host, own.port), own.superlink, own.most)
 
 
 def serve(keys: Path, address: tuple[str, int], superlink: str, most: int = MOST) -> None:

@@ -15,6 +15,8 @@ from pfed1bs.runs.flags import UnknownKey
 Values = Mapping[str, bool | int | float | str]
 LEFT_OUT = (*with_role("simulator", "others"), *TABLES, "algorithm")  # they mean nothing here, or are tables
 BELIEVED: Mapping[str, float] = {"max_weight": 2.0, "max_norm": 2.0}  # where clients are not the server's own
+GUARD: Mapping[str, object] = {"robust": "trimmed"}  # likewise, of methods that have it
+MANY = 8  # clients from which on: with fewer an honest one easily stands alone
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def tables(config: Config, believed: Mapping[str, float] = BELIEVED) -> dict[str
     """Every key that a run may be given, with its value; empty where the default holds. For [tool.flwr.app.config].
 
     Flower lets a user override only keys that are listed, so all options of all methods are. `believed` are the bounds
-    of a configuration that has none.
+    of a configuration that has none, with which many clients are guarded too.
     """
     plain = {item.name: getattr(config, item.name) for item in fields(Config) if item.name not in LEFT_OUT}
     plain |= {key: bound for key, bound in believed.items() if plain[key] is None}
@@ -121,6 +123,8 @@ def tables(config: Config, believed: Mapping[str, float] = BELIEVED) -> dict[str
     options = sorted({option for name in REGISTRY for option in keys(algorithm_class(name))})
     own = algorithm_class(config.method)
     chosen = {key: value for key, value in config.algorithm.items() if value != getattr(own, key, None)}
+    if believed and config.clients >= MANY:
+        chosen = {key: value for key, value in GUARD.items() if key in keys(own)} | chosen
     return {
         **{key: "" if value is None else value for key, value in {**plain, **rules}.items()},
         **{key: _table(getattr(config, key)) for key in ("data", "model")},

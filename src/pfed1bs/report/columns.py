@@ -79,7 +79,7 @@ def _interval(value: Spread | None, digits: int) -> Cell:
     if value is None or value.interval is None:
         return Cell()
     low, high = value.interval
-    return Cell(f"{low:.{digits}f} \u2026 {high:.{digits}f}")
+    return Cell(f"{low:.{digits}f} \u2026 {high:.{digits}f}", short=f"{low:.{digits}f}..{high:.{digits}f}")
 
 
 def _gain(value: Spread | None, digits: int) -> Cell:
@@ -114,10 +114,10 @@ def columns(metric: Metric) -> tuple[Column, ...]:
     against = "points" if metric.percent else metric.name
     return (
         Column(f"{name}\nall samples", lambda row: _spread(row.value, digits), "personal"),
-        Column("95 %\ninterval", lambda row: _interval(row.value, digits), optional=True, level=1),
+        Column("95 %\ninterval", lambda row: _interval(row.value, digits), "95 %\ninterval", True, 1),
         Column(f"{against} over\nlocal, 95 %", lambda row: _gain(row.gain, digits), optional=True),
-        Column("MiB\nper round", lambda row: _amount(row.mib), "MiB/round", level=1),
-        Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of FedAvg"),
+        Column("MiB\nper round", lambda row: _amount(row.mib), "MiB a\nround", level=1),
+        Column("ratio to\nFedAvg", lambda row: _ratio(row.ratio), "of\nFedAvg"),
         Column("mean of\nlast five", lambda row: _spread(row.late, digits), optional=True, level=2),
         Column("mean of\nclients", lambda row: _spread(row.macro, digits), level=2),
         Column(f"global\nmodel {short}", lambda row: _spread(row.shared, digits), "global", True, 2),

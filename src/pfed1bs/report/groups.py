@@ -83,7 +83,7 @@ class Group:
     @cached_property
     def settings(self) -> dict[str, object]:
         """The configuration without what may differ between seeds."""
-        return settings(self.records[0])
+        return settings(self.records[0].config)
 
     def spread(self, value: str | Callable[[RunRecord], float]) -> Spread | None:
         """A key of the summary, or any number of a run, over seeds; None if a run has none."""
@@ -105,9 +105,9 @@ class Group:
         return points
 
 
-def settings(record: RunRecord) -> dict[str, object]:
+def settings(config: Json) -> dict[str, object]:
     """The flat configuration of a run, without seed, device and the like."""
-    flat = flatten(record.config)
+    flat = flatten(config)
     return {key: value for key, value in flat.items() if key not in FREE and not key.startswith(UNTOLD)}
 
 
@@ -124,18 +124,22 @@ def groups(records: Iterable[RunRecord]) -> list[Group]:
     methods: dict[str, dict[str, list[RunRecord]]] = {}
     for record in records:
         same = methods.setdefault(record.algorithm, {})
-        same.setdefault(repr(sorted(settings(record).items())), []).append(record)
+        same.setdefault(repr(sorted(settings(record.config).items())), []).append(record)
     found = []
     for algorithm, variants in methods.items():
         parts = [tuple(sorted(part, key=lambda record: record.seed)) for part in variants.values()]
-        keys = differing([settings(part[0]) for part in parts])
-        for variant, part in enumerate(parts):
-            own = settings(part[0])
-            told = [f"{key.removeprefix('algorithm.')}={shown(own.get(key))}" for key in keys]
-            found.append(Group(" ".join([algorithm, *told]), variant, part))
+        apart = labels([settings(part[0].config) for part in parts])
+        for variant, (told, part) in enumerate(zip(apart, parts, strict=True)):
+            found.append(Group(f"{algorithm} {told}".strip(), variant, part))
     if not found:
         raise UserError("a report needs at least one run, got none")
     return found
+
+
+def labels(configs: Sequence[dict[str, object]]) -> list[str]:
+    """What tells settings apart, as key=value with blanks between; empty where there is one of them."""
+    keys = differing(configs)
+    return [" ".join(f"{key.removeprefix('algorithm.')}={shown(own.get(key))}" for key in keys) for own in configs]
 
 
 def differing(configs: Sequence[dict[str, object]]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, TextIO, cast
 from pfed1bs.core.errors import UserError, close
 from pfed1bs.core.options import shown
 from pfed1bs.engine.metrics import METRICS, Metric
-from pfed1bs.report.groups import differing, flatten
+from pfed1bs.report.groups import Spread, differing, flatten, labels, settings
 from pfed1bs.report.records import Json
 
 COMPARED: dict[str, Callable[[Any, Any], bool]] = {
@@ -31,6 +31,7 @@ COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 UNTOLD = ("time", "command", "earlier", "from_round")  # differ between any two starts
 AGES = (("s", 60), ("min", 60), ("h", 24), ("d", 10**6))
 CAME_TO = ("rounds", "total_mib", "mib_per_round", "ratio_to_fedavg", "seconds")
+OVER = ("method", "data", "seeds", "mean", "95 % interval")
 COLUMNS = ("folder", "method", "data", "seed", "rounds", "value", "MiB", "age")
 
 
@@ -93,7 +94,8 @@ def kept(folders: Iterable[Path]) -> list[Kept]:
     found: dict[Path, Kept] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder} is no folder", "give run folders, or folders with run folders inside")
+            hint = "`pfed1bs run` makes one; or give run folders, or folders with run folders inside"
+            raise UserError(f"there is no folder {folder} here", hint)
         for path in sorted(folder.glob("**/config.toml")):
             found.setdefault(path.parent.resolve(), Kept.read(path.parent))
     return list(found.values())
@@ -125,6 +127,45 @@ def ordered(runs: Sequence[Kept], key: str) -> list[Kept]:
     return having + [run for run in runs if run.facts.get(key) is None]
 
 
+@dataclass(frozen=True)
+class Alike:
+    """Finished runs that differ in their seed alone, and what they came to."""
+
+    method: str  # with the settings that tell it from others of the same method and data
+    data: str
+    metric: Metric
+    value: Spread
+
+    def line(self) -> list[str]:
+        """Its row in a table of OVER."""
+        low, high = (f"{end:.{self.metric.digits}f}" for end in self.value.interval or ())
+        mean = f"{self.value.mean:.{self.metric.digits}f}"
+        return [self.method, self.data, str(self.value.seeds), mean, f"{low}..{high}"]
+
+    def plain(self) -> Json:
+        """For a file."""
+        about = {"label": self.method, "data": self.data, "metric": self.metric.name}
+        value = self.value
+        return {**about, "mean": value.mean, "std": value.deviation, "interval": value.interval, "seeds": value.seeds}
+
+
+def over_seeds(runs: Sequence[Kept]) -> list[Alike]:
+    """Those with at least two seeds, in the order in which they first occur."""
+    found: dict[tuple[str, str], dict[str, list[Kept]]] = {}
+    for run in runs:
+        if run.facts["finished"] and run.facts["value"] is not None:
+            same = found.setdefault((str(run.facts["method"]), str(run.facts["data"])), {})
+            same.setdefault(repr(sorted(settings(run.config).items())), []).append(run)
+    alike = []
+    for (method, data), variants in found.items():
+        parts = [*variants.values()]
+        for told, part in zip(labels([settings(part[0].config) for part in parts]), parts, strict=True):
+            if len({run.facts["seed"] for run in part}) == len(part) > 1:  # the same seed twice is no chance
+                value = Spread.of([cast(float, run.facts["value"]) for run in part])
+                alike.append(Alike(f"{method} {told}".strip(), data, part[0].metric, value))
+    return alike
+
+
 def _holds(own: object, compare: Callable[[Any, Any], bool], value: str) -> bool:
     """Numbers are compared as numbers, other things as they are written in TOML."""
     if own is None:
@@ -153,7 +194,7 @@ def differences(first: Kept, second: Kept) -> list[list[str]]:
 
 
 def _told(facts: Json, key: str) -> str:
-    return shown(facts[key]) if key in facts else "none"
+    return "none" if facts.get(key) is None else shown(facts[key])
 
 
 def _env(run: Kept) -> Json:
@@ -172,13 +213,13 @@ def _first(one: Sequence[Json], other: Sequence[Json]) -> list[str]:
 
 
 def write_rounds(runs: Sequence[Kept], file: TextIO) -> None:
-    """A line for every round of every run, as CSV; empty where a run does not log a number."""
+    """A line for every round of every run, from 1 on, as CSV; empty where a run does not log a number."""
     logged = dict.fromkeys(key for run in runs for row in run.rows for key in row)
     writer = csv.DictWriter(file, ["folder", "method", "data", "seed", *logged], lineterminator="\n")
     writer.writeheader()
     for run in runs:
         own: Mapping[str, object] = {key: run.facts[key] for key in ("folder", "method", "data", "seed")}
-        writer.writerows({**own, **row} for row in run.rows)
+        writer.writerows({**own, **row, "round": cast(int, row["round"]) + 1} for row in run.rows)
 
 
 def age(seconds: float) -> str:

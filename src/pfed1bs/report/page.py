@@ -88,6 +88,7 @@ def page(
         leads=leading(found),
         against=against,
         differences=against.sheet(labelled(found)) if against else [],
+        explained=against.explained(labelled(found)) if against else "",
         pictures={name: shape(name, item, CAPTIONS[name].format(told), found) for name, item in drawn.items()},
         metric=metric,
         notes=notes(found),

@@ -132,21 +132,35 @@ class Against:
         asked = {"against": self.method, "level": LEVEL, "margin": MARGIN, "tested": tested}
         return {**asked, "differences": [asdict(item) for item in found]}
 
+    def explained(self, runs: Sequence[Run]) -> str:
+        """What the columns with p say, in words; nothing where nothing was tested."""
+        found = self.verdicts(runs)
+        tests = sum(item.p is not None for item in found)
+        words = (
+            "p if equal: how often seeds alone would show so large a difference between methods that are equal, "
+            f"corrected for {tests} comparisons (Holm)." if tests else ""
+        )  # fmt: skip
+        if any(item.equal is not None for item in found):
+            words += (
+                f" p if {MARGIN} apart: how often they would show so small a difference between methods that are "
+                f"{MARGIN} points or more apart."
+            )
+        return words and f"{words.strip()} Small means below 0.05."
+
     def sheet(self, runs: Sequence[Run]) -> list[list[str]]:
         """Heads and lines of a table in words."""
         found = self.verdicts(runs)
-        tests = sum(item.p is not None for item in found)
         metric = metric_of(runs[0])
         unit, digits = "points" if metric.percent else metric.name, metric.digits
         heads = ["method", unit, "95 %\ninterval"]
-        heads += [f"p, Holm\nover {tests}", f"p, in\n{MARGIN}"] if self.tests else []
+        heads += ["p if\nequal", f"p if {MARGIN}\napart"] if self.tests else []
         heads += [f"last {LATE}\n{unit}", "95 %\ninterval"]
         lines = [
             [
-                *(item.method, f"{item.difference:+.{digits}f}", _range(item.interval, digits)),
+                *(item.method, f"{item.difference:+.{digits}f}", ranged(item.interval, digits, "+")),
                 *((_chance(item.p), _chance(item.equal)) if self.tests else ()),
                 "" if item.late is None else f"{item.late:+.{digits}f}",
-                _range(item.late_interval, digits),
+                ranged(item.late_interval, digits, "+"),
             ]
             for item in found
         ]
@@ -191,8 +205,9 @@ def _interval(item: Difference | None) -> tuple[float, float] | None:
     return None if item is None or len(item.values) < 2 else item.interval()
 
 
-def _range(ends: tuple[float, float] | None, digits: int) -> str:
-    return "" if ends is None else f"{ends[0]:+.{digits}f}..{ends[1]:+.{digits}f}"
+def ranged(ends: tuple[float, float] | None, digits: int, plus: str = "") -> str:
+    """An interval on a terminal; empty where there is none."""
+    return "" if ends is None else f"{ends[0]:{plus}.{digits}f}..{ends[1]:{plus}.{digits}f}"
 
 
 def _chance(p: float | None) -> str:

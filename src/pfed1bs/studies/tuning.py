@@ -5,8 +5,6 @@ the mean score of its seeds, the score that tables have. Test samples choose not
 """
 
 import json
-import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,14 +12,15 @@ from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 
 from pfed1bs.algorithms import algorithm_class
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.extras import need
 from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
 from pfed1bs.data import Federation
 from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.turns import Diverged
+from pfed1bs.report.groups import Spread
 from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.environment import environment
@@ -60,11 +59,13 @@ KNOBS = {
 STARTS = {("pfed1bs-delta", "step"): 1.0, ("delta-float32", "step"): 1.0}  # where the default stands for a rule
 
 
-def axes(method: str, among: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """The options of a method that are searched, from their defaults; those `among` some names, if there are any."""
+def axes(
+    method: str, among: Sequence[str] = (), given: Mapping[str, object] = MappingProxyType({})
+) -> tuple[Axis, ...]:
+    """The options of a method that are searched, from what is given or their defaults; those `among` some names."""
     known = keys(algorithm_class(method))
     names = [name for name in (*STEPS, KNOBS.get(method, "")) if name in known and (not among or name in among)]
-    starts = {name: STARTS.get((method, name), known[name].default) for name in names}
+    starts = {name: given.get(name) or STARTS.get((method, name), known[name].default) for name in names}
     return tuple(
         Axis(name, start, known[name].range in (SHARE, FRACTION, INSIDE))
         for name, start in starts.items()
@@ -106,6 +107,12 @@ class Tuned:
         return self.turned(self.search.tried[self.search.best])
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the best mean, over seeds; None for one seed, or where a run diverged."""
+        found = [score for score in self.scores[self.search.best] if score is not None]
+        return Spread.of(found).interval if len(found) == len(self.scores[self.search.best]) else None
+
+    @property
     def options(self) -> dict[str, float]:
         """The best ones."""
         return self.search.options(self.search.best)
@@ -127,8 +134,8 @@ class Tuned:
         ]
         refused = [{"options": self.search.options(place), "why": why} for place, why in self.search.refused.items()]
         count = sum(map(len, self.scores.values()))
-        told = self.told(self.search.tried[self.search.best])
-        best: Options = {"options": self.options, self.metric.name: told, "edges": self.edges}
+        mean = {self.metric.name: self.told(self.search.tried[self.search.best]), "interval": self.interval}
+        best: Options = {"options": self.options, **mean, "edges": self.edges}
         return {"algorithm": self.method, "runs": count, **best, "points": points, "refused": refused}
 
 
@@ -147,7 +154,7 @@ class Study:
     def __post_init__(self) -> None:
         """Refuse the seeds of tables, and methods without anything to search."""
         for name in self.names:
-            if not axes(name, self.among):
+            if not self.axes(name):
                 raise UserError(
                     f"{name} has no {', '.join(self.among)} to search", "leave it out, or add to --searched"
                 )
@@ -158,7 +165,11 @@ class Study:
     @cached_property
     def methods(self) -> list[Tuned]:
         """What is known of each method."""
-        return [Tuned(name, Search(axes(name, self.among)), metric=self.metric) for name in self.names]
+        return [Tuned(name, Search(self.axes(name)), metric=self.metric) for name in self.names]
+
+    def axes(self, method: str) -> tuple[Axis, ...]:
+        """What is searched of a method, from the values that the recipe has for it."""
+        return axes(method, self.among, self.config.with_method(method, self.seeds[0]).algorithm)
 
     @cached_property
     def metric(self) -> Metric:
@@ -215,6 +226,17 @@ class Study:
         told |= {"data": {**vars(config.data), "root": None}, "model": vars(config.model)}
         return {**environment(config.device), **told, "methods": [item.plain() for item in self.methods if item.scores]}
 
+    def runs(self) -> list[Options]:
+        """Every run with its folder and its score; None: it diverged."""
+        found = []
+        for item in self.methods:
+            for place, scores in item.scores.items():
+                tried = entries(self.judged, [item.variant(place)], self.seeds, self.design)
+                for entry, score in zip(tried, scores, strict=True):
+                    own = {"folder": str(self.folder / entry.name), "algorithm": item.method, "seed": entry.config.seed}
+                    found.append({**own, "options": item.search.options(place), self.metric.name: score})
+        return found
+
 
 def performed(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
     """Do what is left of the runs, one after the other or side by side; one that diverges ends alone."""
@@ -243,20 +265,3 @@ def score(folder: Path, entry: Entry, metric: str = "accuracy") -> float | None:
         return None
     checkpoint.discard(run.folder)
     return float(str(run.summary[metric]))
-
-
-def table(method: str, options: Mapping[str, object]) -> str:
-    """The [options.NAME] table of a recipe."""
-    text: str = need("tomli_w", "cli").dumps({"options": {method: dict(options)}})
-    return text
-
-
-def rewritten(recipe: str, found: Sequence[Tuned]) -> str:
-    """The text of a recipe with the options that were found; its other options of the same methods stay."""
-    before = tomllib.loads(recipe).get("options", {})
-    blocks = [block.strip() for block in re.split(r"^(?=\[)", recipe, flags=re.MULTILINE)]
-    for item in found:
-        new = table(item.method, {**before.get(item.method, {}), **item.options}).strip()
-        at = [i for i, block in enumerate(blocks) if block.partition("\n")[0] == new.partition("\n")[0]]
-        blocks = [new if i in at else block for i, block in enumerate(blocks)] if at else [*blocks, new]
-    return "\n\n".join(block for block in blocks if block) + "\n"

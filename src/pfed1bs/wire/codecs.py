@@ -1,7 +1,9 @@
 """The lossless codecs of message fields."""
 
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd, inf, prod
+from math import gcd, inf, isfinite, prod
 
 import numpy as np
 import torch
@@ -11,9 +13,11 @@ from torch import Tensor
 from pfed1bs.core.checks import finite, opened
 from pfed1bs.wire import rice
 from pfed1bs.wire.differences import Differences
-from pfed1bs.wire.signs import Signs
+from pfed1bs.wire.signs import Signs, rows_of
 
 __all__ = ["Differences", "Floats", "Levels", "Signs", "Sparse"]
+
+NUMBER = struct.Struct("<f")
 
 
 @dataclass(frozen=True)
@@ -42,24 +46,30 @@ class Floats:
 
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """Bytes of x, which must be finite."""
-        data = self.view(x)
+        data = self.views(x.unsqueeze(0))(0)
         if not finite(np.frombuffer(data, "<f4")):
             raise ValueError("values must be finite, got NaN or infinity; lower the learning rate or check the data")
         return bytes(data)
 
-    def view(self, x: Tensor) -> memoryview:
-        """The bytes of `encode` where they lie, if that is in this order on a CPU; they may not be finite."""
+    def views(self, x: Tensor) -> Callable[[int], memoryview]:
+        """The bytes of `encode` by place in x (S, ...), where they lie in this order; they may not be finite."""
         if x.dtype != torch.float32:
             raise ValueError(f"values must be float32, got {x.dtype}; convert them with .float()")
         values = np.ascontiguousarray(x.detach().cpu().numpy(), "<f4")
         self._check(values)
-        return values.reshape(-1).view(np.uint8).data
+        return rows_of(values, self.size)
 
     def decode(self, data: bytes | memoryview, known: Tensor | None = None) -> Tensor:
         """The values in float32."""
         if len(data) != self.size:
             raise ValueError(f"{prod(self.shape)} float32 values are {self.size} bytes, got {len(data)}")
-        return self.believed(opened(data)[1])
+        if self.shape:
+            return self.believed(opened(data)[1])
+        (value,) = NUMBER.unpack(data)
+        number = torch.tensor(value, dtype=torch.float32)
+        if isfinite(value) and value >= self.least:  # one number: to look at it costs less than to have it looked at
+            return number
+        return self.believed(number if isfinite(value) else None)
 
     def believed(self, values: Tensor | None) -> Tensor:
         """Values that were read, in the shape of the field; None stands for some that are not finite."""

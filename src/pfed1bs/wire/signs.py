@@ -1,9 +1,12 @@
 """+-1 in one bit each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pfed1bs.core.votes import pack, unpack
@@ -44,24 +47,34 @@ class Signs:
 
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """Bits of (count,) values +-1, or of signs that are packed already (uint8)."""
-        data = (x if x.dtype == torch.uint8 else self.pack(x)).cpu().numpy().tobytes()
-        self._check(data)
-        return data
+        return bytes(self.views(x.unsqueeze(0))(0))
 
-    def packed(self, data: bytes, known: Tensor | None = None) -> Tensor:
+    def views(self, x: Tensor) -> Callable[[int], memoryview]:
+        """The bytes of `encode` by place in x (S, count), or packed (S, size), where they lie in this order."""
+        bits = np.ascontiguousarray((x if x.dtype == torch.uint8 else self.pack(x)).cpu().numpy())
+        self._check(bits.shape[-1], bits[:, -1].max(initial=0))
+        return rows_of(bits, self.size)
+
+    def packed(self, data: bytes | memoryview, known: Tensor | None = None) -> Tensor:
         """The same bits as a uint8 tensor, for votes."""
-        self._check(data)
+        self._check(len(data), data[-1] if data else 0)
         return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
-    def decode(self, data: bytes, known: Tensor | None = None) -> Tensor:
+    def decode(self, data: bytes | memoryview, known: Tensor | None = None) -> Tensor:
         """(count,) values +-1 in float32."""
         return unpack(self.packed(data), self.count)
 
-    def _check(self, data: bytes) -> None:
-        if len(data) != self.size:
-            raise ValueError(f"{self.count} signs are {self.size} bytes, got {len(data)}")
-        if self.count % 8 and data[-1] >> self.count % 8:
+    def _check(self, size: int, last: int) -> None:
+        if size != self.size:
+            raise ValueError(f"{self.count} signs are {self.size} bytes, got {size}")
+        if self.count % 8 and last >> self.count % 8:
             raise ValueError("unused bits of the last byte must be 0")
+
+
+def rows_of(values: NDArray[Any], size: int) -> Callable[[int], memoryview]:
+    """The bytes of each row of a contiguous array, so many each."""
+    flat = values.reshape(-1).view(np.uint8).data
+    return lambda i: flat[i * size : (i + 1) * size]
 
 
 def _are_signs(x: Tensor) -> bool:

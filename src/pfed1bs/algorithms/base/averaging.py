@@ -81,7 +81,7 @@ class Averaging(Method):
         return {**self.compressor.layout, **self._extra()}
 
     def _extra(self) -> Layout:
-        shapes = self.task.buffers(1)
+        shapes = self.task.buffers(1) if self.statistics else {}
         least = {name: 0 if name.endswith("running_var") else -inf for name in self.statistics}
         return {name: Floats(tuple(shapes[name].shape[1:]), least[name]) for name in self.statistics}
 

@@ -34,9 +34,9 @@ class Keeping:
         return {**tally, **scouts, "choice": torch.full((clients,), ALONE)}
 
     def followed(self, clients: State, shift: Tensor) -> State:
-        """The client's own models after the shared one has moved; one that is trained alone does not."""
+        """The client's own models after the shared one has moved, in the memory of its shift; one alone does not."""
         if self.keep != "best":
-            return {"w": clients["w"] + shift}
+            return {"w": torch.add(clients["w"], shift, out=shift)}
         near = (clients["choice"] != ALONE)[:, None]
         return {"w": clients["w"] + near * shift, "near/w": clients["near/w"] + shift}
 
@@ -54,11 +54,12 @@ class Keeping:
 
     def near(self, model: State, lam: float | Tensor, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> State:
         """The model after its steps, held near theta, and its buffers with it."""
-        walk = Walk(model["w"], None, buffers_of(model), torch.zeros(len(theta)))
+        walk, room = Walk(model["w"], None, buffers_of(model), torch.zeros(len(theta))), theta.new_empty(theta.shape)
         for x, y in batches:
             if self.keep == "best":
                 one_label("pfed1bs-delta with algorithm.keep = best", y)
-            walk = self.descent.advance(walk, x, y, lam * (walk.w - theta), 1.0)
+            pull = torch.sub(walk.w, theta, out=room).mul_(lam)  # in the same memory at every step, which is warm
+            walk = self.descent.advance(walk, x, y, pull, 1.0)
         return {"w": walk.w, **walk.buffers}
 
     def best(self, clients: State, u: State, cohort: Cohort, batches: Batches) -> State:

@@ -80,8 +80,9 @@ class Code:
         m = sum(self.bits)
         scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
         total = torch.zeros(m, dtype=torch.float64)
-        for p, message, s in zip(weights, messages, scales.double(), strict=True):
-            self.add(total, unpack(message["signs"], m), p * s)
+        shares = weights.view(-1, *(1 for _ in scales.shape[1:])) * scales.double()
+        for share, message in zip(shares if shares.dim() > 1 else shares.tolist(), messages, strict=True):
+            self.add(total, unpack(message["signs"], m), share)
         return total.float(), cut
 
     def answered(self, q: Tensor, shrink: bool = False) -> tuple[Tensor, Tensor]:
@@ -110,12 +111,12 @@ class Code:
             return signs * scale[..., None]
         return signs * scale.repeat_interleave(torch.tensor(self.bits, device=scale.device), -1)
 
-    def add(self, total: Tensor, signs: Tensor, scale: Tensor) -> None:
+    def add(self, total: Tensor, signs: Tensor, scale: Tensor | float) -> None:
         """Add the signs (m,), each piece times its scale, to a total in float64."""
-        if len(self.sizes) == 1:
-            accumulate(total, signs, float(scale))
-        else:
+        if isinstance(scale, Tensor):
             total.add_(self.scaled(signs.double(), scale))
+        else:
+            accumulate(total, signs, scale)
 
 
 def sketch_size(n: int, ratio: float) -> int:
@@ -130,6 +131,7 @@ def bits(sizes: tuple[int, ...], ratio: float) -> tuple[int, ...]:
     return tuple(sketch_size(size, ratio) for size in sizes)
 
 
+@lru_cache(maxsize=8)
 def fields(sizes: tuple[int, ...], ratio: float) -> Layout:
     """The fields of a message, the same both ways: signs, and the scale of every piece."""
     shape = () if len(sizes) == 1 else (len(sizes),)

@@ -10,6 +10,7 @@ from pfed1bs.core.votes import unpack
 from pfed1bs.engine.contract import Cohort, State
 
 MEMORY = 0.9  # weight of the rounds before in the sum of agreements
+SHY = 0.9  # what a round leaves of the part of its own voice that a client does not hear
 OWN = "agreed"  # its key in the server's state
 
 
@@ -26,7 +27,7 @@ def trimmed(server: State, signs: Sequence[Tensor], cohort: Cohort, m: int) -> t
     its own voice everybody would be against the others. Where nobody would be left, all count.
     """
     before = server[OWN][cohort.ids]
-    own = MEMORY**cohort.round * (before >= 0)
+    own = SHY**cohort.round * (before >= 0)
     now = MEMORY * before + agreement(signs, before >= 0, m) - own
     log = {OWN: server[OWN].index_copy(0, cohort.ids, now), "log/left": (now < 0).sum()}
     return (replace(cohort, sizes=cohort.sizes * (now >= 0)) if bool((now >= 0).any()) else cohort), log
