@@ -4,8 +4,9 @@ from time import monotonic
 from types import SimpleNamespace
 
 import pytest
-from flwr.app import ConfigRecord, Metadata, RecordDict
+from flwr.app import ConfigRecord, Error, Metadata, RecordDict
 from flwr.app.message import make_message
+from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.proto.node_pb2 import Node
@@ -115,3 +116,21 @@ def test_an_answer_of_many_parts_is_refused_before_they_are_asked_for(store):
     store.hold(answer_to(7, many))
     assert "an answer has 3 parts, got" in collected(store, (7,), 5)[7].error
     assert store.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "told"),
+    [
+        (ErrorCode.MESSAGE_UNAVAILABLE, "Error: Message Unavailable - it may have expired", LATE),
+        (ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "Error: Reply Message Unavailable", LATE),
+        (
+            ErrorCode.MESSAGE_UNAVAILABLE,
+            "Failed to pull object: it is no message",
+            "it is no message (Flower's code 3)",
+        ),
+        (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "out of memory", "out of memory (Flower's code 2)"),
+    ],
+)
+def test_who_lets_the_time_of_a_question_go_by_is_late_also_by_the_clock_of_the_superlink(store, code, reason, told):
+    store.hold(make_message(metadata=answer_to(7, {"a": 1}).metadata, error=Error(code, reason)))
+    assert collected(store, (7,), 5)[7].error.endswith(told)

@@ -13,6 +13,7 @@ from pfed1bs.flower.link import LATE, Content, Question, Reply, Size, Ticket
 
 NAME = "pfed1bs"  # of the one record
 SENT = 500  # letters that are made at once
+EXPIRED = (3, 4)  # Flower's codes of a question and of an answer whose time is over, which may end before ours
 PARTS = 3  # of an answer: message, records, record
 PATIENCE = {"query": 10.0}  # seconds to wait for the parts of an answer that was announced; otherwise all there is
 TYPES = {"query": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
@@ -128,8 +129,9 @@ class GridLink:
     def _reply(self, node: int, message: Message) -> Reply:
         self.size = Size(self.size.up + serialised(message), self.size.down, self.size.messages)
         if message.has_error():
-            reason = f"{message.error.reason} (Flower's code {message.error.code})"
-            return Reply(node, None, LATE if f": {LATE} (" in reason else reason)
+            reason, code = message.error.reason or "", message.error.code
+            late = code in EXPIRED and (reason.endswith(LATE) or "Failed to pull" not in reason)
+            return Reply(node, None, LATE if late else f"{reason} (Flower's code {code})")
         try:
             return Reply(node, content_of(message.content))
         except ValueError as error:
