@@ -29,7 +29,7 @@ from modified_node import MB, UNSENT, Node, evaluate_kinds, honest_message, quer
 from flower_desk import Desk  # noqa: E402
 from flower_processes import Processes, descendants  # noqa: E402
 from pfed1bs.cli.main import main as pfed1bs  # noqa: E402
-from pfed1bs.flower.settings import BELIEVED  # noqa: E402
+from pfed1bs.flower.settings import BELIEVED, GUARD  # noqa: E402
 from pfed1bs.runs.environment import environment  # noqa: E402
 
 HONEST, HOSTILE, STRANGERS = 3, 40, 4
