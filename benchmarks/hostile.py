@@ -43,6 +43,7 @@ RUN = {
     "steps": 5,
     "evaluate_every": 100,
     **BELIEVED,
+    **{f"algorithm.{key}": value for key, value in GUARD.items()},  # as in a generated app
 }
 ABOUT = ("commit", "processor", "cores", "threads", "python", "torch", "time")
 
