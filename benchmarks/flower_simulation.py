@@ -67,6 +67,7 @@ def on_ray(home, nodes):
             processes.env["RAY_ADDRESS"] = cluster(processes, nodes)  # a cluster has its own number of cores
         else:
             size += f" init-args-num-cpus={os.cpu_count()}"
+            processes.env["RAY_TMPDIR"] = str(home)  # a Ray that was killed leaves an address that the next would join
         processes.superlink("--simulation")
         processes.run(home / "app", "--federation-config", size, out=str(folder), state=str(states))
         processes.until("the end", (folder / "summary.json").exists, 500)

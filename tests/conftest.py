@@ -1,8 +1,11 @@
 """Options that make a missing kernel or GPU a failure, and the switches that several tests share."""
 
+from multiprocessing import get_context
+
 import pytest
 import torch
 
+from fresh import Fresh
 from pfed1bs.core import native
 
 
@@ -36,6 +39,27 @@ def without_kernel(monkeypatch):
 def either_path(request, monkeypatch):
     """Run the test on the native kernels, where they were built, and again without them."""
     monkeypatch.setattr(native, "enabled", native.built and request.param == "native")
+
+
+@pytest.fixture(scope="session")
+def fresh():
+    """New processes that know torch already (fresh.py)."""
+    with Fresh() as found:
+        yield found
+
+
+@pytest.fixture
+def no_page(monkeypatch):
+    """Runs leave all but the page and its pictures, which take longer to draw than a small run."""
+    monkeypatch.setattr("pfed1bs.report.write", lambda *_: None)
+
+
+@pytest.fixture
+def forked_runs(monkeypatch):
+    """Processes of runs side by side are forks of one that has imported what they need, so that it is done once."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["pfed1bs.studies.comparison", "sklearn.datasets"])
+    monkeypatch.setattr("pfed1bs.studies.comparison.get_context", lambda kind: context)
 
 
 @pytest.fixture

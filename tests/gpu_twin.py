@@ -75,7 +75,7 @@ def _library(source, kernel, options, arguments):
     (folder / "twin.c").write_text(f"{BEFORE}\n{(SOURCES / source).read_text()}\n{AFTER}")
     names = [*options, ("KERNEL", kernel), ("ARGUMENTS", arguments)]
     flags = [
-        "-O2",
+        "-O0",  # compiled often and run shortly
         "-ffp-contract=off",
         "-shared",
         "-fPIC",

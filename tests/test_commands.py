@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pfed1bs.cli.help import EXAMPLES
 from pfed1bs.cli.main import main
+from pfed1bs.flower.states import Shelf
 
 ROOT = Path(__file__).parent.parent
 ELSEWHERE = ("extend.md", "after.md")  # run by tests of their own: tests/test_extend.py, tests/runs/test_after_page.py
@@ -59,6 +61,7 @@ def place(tmp_path_factory):
     (folder / "results").symlink_to(ROOT / "results")
     (folder / "recipes").symlink_to(ROOT / "recipes")
     (folder / "keys").mkdir()
+    Shelf.of(folder / "device0", "onebit-7", 0, "{}").put({1: {"model/w": torch.ones(2)}})
     return folder
 
 

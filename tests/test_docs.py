@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -116,7 +114,7 @@ def test_the_keys_of_a_state_are_in_the_document(side, method):
     assert {re.sub(r"(buffer/).*", r"\1NAME", key) for key in state} <= named
 
 
-def test_the_core_needs_torch_and_numpy_only():
+def test_the_core_needs_torch_and_numpy_only(fresh):
     blocked = ", ".join(repr(name) for name in (*EXTRAS, "flwr"))
     code = f"""
 import sys
@@ -129,7 +127,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class
 for name in REGISTRY:
     algorithm_class(name)
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    answer = fresh(code)
     assert answer.returncode == 0, answer.stderr
 
 

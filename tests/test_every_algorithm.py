@@ -1,7 +1,7 @@
 """One suite for all registered methods: a new one is picked up by its registry line."""
 
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import pytest
@@ -23,8 +23,13 @@ from pfed1bs.runs.checkpoint import STATES, load, save
 from promise import assert_messages, assert_same
 
 CLIENTS = 6
-every = pytest.mark.parametrize("name", REGISTRY)
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+
+@pytest.fixture(scope="module", params=REGISTRY)
+def name(request) -> str:
+    """A method; its tests follow each other."""
+    return request.param
 
 
 @cache
@@ -44,6 +49,12 @@ def run(name: str, rounds: int = 3, sampled: int | None = 4, device: str = "cpu"
     return list(simulate(method(name), federation(), schedule, device=device, **more))
 
 
+@lru_cache(maxsize=2)
+def whole(name: str, device: str = "cpu"):
+    """Four rounds that nobody disturbs, which several tests of a method compare with theirs."""
+    return run(name, rounds=4, device=device)
+
+
 def in_files(monkeypatch) -> None:
     """From now on no states are small enough to stay in memory."""
     monkeypatch.setattr(memory, "SMALL", 0)
@@ -51,29 +62,27 @@ def in_files(monkeypatch) -> None:
     monkeypatch.setattr(memory, "free", lambda device: 0)
 
 
-@every
 @devices
 def test_same_seed_gives_the_same_bits(name, device):
-    first, second = run(name, device=device)[-1], run(name, device=device)[-1]
+    first, second = whole(name, device)[2], run(name, device=device)[-1]
     assert first.uplinks == second.uplinks and first.traffic == second.traffic
     assert_same(first.progress.clients, second.progress.clients)
     assert_same(first.progress.server, second.progress.server)
 
 
-@every
 @devices
 def test_save_and_resume_equals_uninterrupted_also_with_states_in_files(name, device, tmp_path, monkeypatch):
-    whole = run(name, rounds=4, device=device)
+    expected = whole(name, device)
     in_files(monkeypatch)
     begun = run(name, rounds=2, device=device, states=tmp_path / STATES)[-1].progress
     save(tmp_path / "checkpoint.safetensors", begun, "{}")
     rest = run(name, rounds=4, device=device, resume=load(tmp_path / "checkpoint.safetensors", "{}"))
     assert isinstance(rest[-1].progress.clients, Store)
     assert [done.number for done in rest] == [2, 3]
-    assert [done.uplinks for done in rest] == [done.uplinks for done in whole[2:]]
-    assert [done.traffic for done in rest] == [done.traffic for done in whole[2:]]
-    assert_same(rest[-1].progress.server, whole[-1].progress.server)
-    assert_same(rest[-1].progress.clients, whole[-1].progress.clients)
+    assert [done.uplinks for done in rest] == [done.uplinks for done in expected[2:]]
+    assert [done.traffic for done in rest] == [done.traffic for done in expected[2:]]
+    assert_same(rest[-1].progress.server, expected[-1].progress.server)
+    assert_same(rest[-1].progress.clients, expected[-1].progress.clients)
 
 
 def on_threads(count: int, *arguments, **options):
@@ -85,15 +94,13 @@ def on_threads(count: int, *arguments, **options):
         torch.set_num_threads(before)
 
 
-@every
 def test_a_client_alone_equals_itself_in_the_stack_on_any_number_of_threads(name):
-    whole = on_threads(1, name)
+    expected = whole(name)[:3]
     for other in (on_threads(1, name, chunk=1), on_threads(2, name)):
-        assert_messages(other, whole)  # MKL's reproducible mode makes this true on every processor (test_same_bits.py)
-        assert_same(other[-1].progress.clients, whole[-1].progress.clients)
+        assert_messages(other, expected)  # MKL's reproducible mode makes it true on every processor (test_same_bits.py)
+        assert_same(other[-1].progress.clients, expected[-1].progress.clients)
 
 
-@every
 @devices
 def test_global_random_state_is_never_touched(name, device):
     federation(), method(name)
@@ -104,7 +111,6 @@ def test_global_random_state_is_never_touched(name, device):
     assert (numpy_before == np.random.get_state()[1]).all()
 
 
-@every
 def test_clients_that_are_not_sampled_stay_as_they_were(name):
     if method(name).trains == "all":
         assert method(name).trains == "all"
@@ -115,7 +121,6 @@ def test_clients_that_are_not_sampled_stay_as_they_were(name):
     assert_same(rows(start.clients, absent), rows(done.progress.clients, absent))
 
 
-@every
 def test_messages_have_the_declared_layout_and_training_changes_weights(name):
     algorithm, data = method(name), federation()
     server, clients = algorithm.init(CLIENTS)
@@ -129,7 +134,6 @@ def test_messages_have_the_declared_layout_and_training_changes_weights(name):
     assert not torch.equal(state["w"], clients["w"])
 
 
-@every
 @devices
 def test_it_learns(name, device):
     data, algorithm = federation(), method(name)
@@ -139,18 +143,16 @@ def test_it_learns(name, device):
     assert 100 - after < min(40, 0.6 * (100 - before))
 
 
-@every
 @devices
 def test_nothing_is_sent_that_is_not_counted(name, device):
     algorithm = method(name)
-    for done in run(name, device=device):
+    for done in whole(name, device):
         assert done.traffic.up == sum(map(len, done.uplinks))
         assert (done.traffic.up > 0) == bool(algorithm.up)
         assert (done.traffic.down > 0) == bool(algorithm.down)
         assert done.traffic.broadcast <= done.traffic.down
 
 
-@every
 def test_every_option_has_a_default_and_the_class_says_where_it_comes_from(name):
     found = algorithm_class(name)
     assert found.__doc__ and not found.__doc__.startswith(found.__name__ + "(")

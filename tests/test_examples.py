@@ -66,6 +66,7 @@ def test_methods_that_need_a_head_say_that_adapters_have_none(lora):
         make("fedproto", task).init(1)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_recipe_of_adapters_runs(lora, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lora.train("base.safetensors", steps=4, batch=4)
@@ -78,6 +79,7 @@ def test_the_recipe_of_adapters_runs(lora, root, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize(("name", "clients"), [("audiomnist", 4), ("shakespeare", 4)])
 def test_the_recipes_with_people_run(root, name, clients, tmp_path):
     recipe, flags = (

@@ -4,7 +4,6 @@ import inspect
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -34,6 +33,7 @@ def own(tmp_path, monkeypatch):
     yield tmp_path
     sys.modules.pop("tether", None)
     common.method.cache_clear()
+    common.whole.cache_clear()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -42,6 +42,7 @@ def test_the_method_of_the_page_passes_the_checks_of_all_methods(check, tmp_path
     check(**{name: given[name] for name in inspect.signature(check).parameters})
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_commands_of_the_page_run(own, capsys):
     assert [words.split()[0] for words in COMMANDS] == ["run", "compare"]
     for i, words in enumerate(COMMANDS):
@@ -73,10 +74,10 @@ def test_the_page_names_all_of_the_contract_and_only_what_there_is():
     assert all(hasattr(pfed1bs.extend, name) for name in pfed1bs.extend.__all__)
 
 
-def test_the_installed_command_finds_the_file_in_the_folder_it_is_called_from(tmp_path):
+def test_the_installed_command_finds_the_file_in_the_folder_it_is_called_from(tmp_path, fresh):
     (tmp_path / "tether.py").write_text(CODE)
-    words = ["run", "--algorithm.name", "tether:Tether", "--rounds", "1", "--clients", "2", "--out", "r"]
-    code = f"import sys; sys.path.remove(''); sys.argv[1:] = {words!r}; from pfed1bs.cli.main import script; script()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "r" / "summary.json").exists()
+    words = ["run", "--algorithm.name", "tether:Tether", "--help"]
+    done = fresh.command(*words, before="sys.path.remove('')", folder=tmp_path)
+    assert done.returncode == 0 and "how strongly a client's model is tied" in " ".join(done.stdout.split()), (
+        done.stderr
+    )

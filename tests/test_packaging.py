@@ -1,10 +1,7 @@
 """The package as it is built, and as it runs where parts of it are missing."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -43,21 +40,31 @@ def included(source):
     return found.union(*map(included, found))
 
 
+RUNS = """
+from pfed1bs.runs.config import load
+from pfed1bs.runs.run import Run
+for name in METHODS:
+    words = ["--algorithm.name", name, *SMALL, "--rounds", "3", "--evaluate_every", "1", "--out", f"{OUT}/{name}"]
+    list(Run.prepare(load(None, words)).rounds())
+"""
+
+
 @pytest.mark.kernel
-def test_without_a_compiler_runs_have_the_same_bits(tmp_path):
-    native, torch = (metrics(("pfed1bs", "pfed1bs-delta"), tmp_path / kernel, kernel) for kernel in ("native", "torch"))
+def test_without_a_compiler_runs_have_the_same_bits(tmp_path, fresh):
+    """PFED1BS_KERNEL makes a process believe that nothing was compiled."""
+    methods = "pfed1bs", "pfed1bs-delta"
+    exec(RUNS, {"METHODS": methods, "SMALL": SMALL, "OUT": tmp_path / "native"})
+    around = f"METHODS, SMALL, OUT = {methods!r}, {SMALL!r}, {str(tmp_path / 'torch')!r}"
+    done = fresh(around + RUNS, PFED1BS_KERNEL="torch")
+    assert done.returncode == 0, done.stderr
+    native, torch = (metrics([tmp_path / kernel / name for name in methods]) for kernel in ("native", "torch"))
     assert native == torch and len(native) == 6
+    kernels = [
+        json.loads((tmp_path / at / "env.json").read_text())["kernel"] for at in ("native/pfed1bs", "torch/pfed1bs")
+    ]
+    assert kernels[0] != "torch" and kernels[1] == "torch"
 
 
-def metrics(methods, out, kernel):
-    """The metrics of runs in a process of their own, which PFED1BS_KERNEL makes believe that nothing was compiled."""
-    size = [*SMALL, "--rounds", "3", "--evaluate_every", "1"]
-    runs = [["run", "--algorithm.name", name, *size, "--out", str(out / name)] for name in methods]
-    code = f"from pfed1bs.cli.main import main; import sys; sys.exit(max(main(words) for words in {runs!r}))"
-    around = {name: value for name, value in os.environ.items() if name != "PFED1BS_KERNEL"}
-    forced = {"PFED1BS_KERNEL": "torch"} if kernel == "torch" else {}
-    subprocess.run([sys.executable, "-c", code], env=around | forced, check=True, capture_output=True)
-    for name in methods:
-        assert (json.loads((out / name / "env.json").read_text())["kernel"] == "torch") == (kernel == "torch")
-    lines = [json.loads(line) for name in methods for line in (out / name / "metrics.jsonl").read_text().splitlines()]
+def metrics(folders):
+    lines = [json.loads(line) for folder in folders for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]

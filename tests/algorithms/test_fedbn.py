@@ -118,6 +118,7 @@ def test_statistics_stay_at_the_client_whatever_other_methods_do():
     assert make("fedbn", Task(model())).remark == ""
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_run_without_normalisation_says_that_it_is_fedavg(tmp_path, capsys):
     words = ["run", "--algorithm.name", "fedbn", "--rounds", "1", "--clients", "2", "--steps", "1", "--json"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0

@@ -38,7 +38,9 @@ def antisymmetric(count, seed):
     return torch.cat([x, -x], 1) / 2**0.5
 
 
-METHOD = PFed1BSDelta(Task(nn.Linear(N // 2, 2, bias=False)), lr=1.0, mu=0.0, ratio=0.1, keep="ft", step=1.0)
+METHOD = PFed1BSDelta(
+    Task(nn.Sequential(nn.Linear(N // 2, 2, bias=False))), lr=1.0, mu=0.0, ratio=0.1, keep="ft", step=1.0
+)
 
 
 @cache

@@ -46,6 +46,7 @@ def test_run_leaves_a_folder_and_prints_its_summary(tmp_path, capsys):
     assert len((out / "clients.csv").read_text().splitlines()) == 5
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_written_configuration_repeats_the_run(tmp_path):
     first, again = tmp_path / "a", tmp_path / "b"
     assert run("run", *SMALL, "--rounds", "2", "--out", str(first)) == 0
@@ -58,6 +59,7 @@ def _metrics(folder):
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_resume_equals_uninterrupted(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     flags = [*SMALL, "--checkpoint_every", "2", "--evaluate_every", "1", "--sampled", "3"]
@@ -101,6 +103,7 @@ def interrupt_after(rounds, monkeypatch):
     monkeypatch.setattr(Run, "rounds", some)
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_the_message_after_ctrl_c_is_the_command_that_goes_on(command, tmp_path, monkeypatch, capsys):
     out = tmp_path / "with blanks"
@@ -118,10 +121,8 @@ def test_the_message_after_ctrl_c_is_the_command_that_goes_on(command, tmp_path,
     assert "lam = 0.25" in (folder / "config.toml").read_text()
 
 
-def test_a_full_disk_is_a_failure_with_the_way_out():
-    with open("/dev/full", "w") as full:
-        words = [sys.executable, "-m", "pfed1bs", "list", "--json"]
-        answer = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+def test_a_full_disk_is_a_failure_with_the_way_out(fresh):
+    answer = fresh.command("list", "--json", before="os.dup2(os.open('/dev/full', os.O_WRONLY), 1)")
     assert answer.returncode == 1 and answer.stderr.count("\n") == 2
     assert answer.stderr.startswith("error: disk full") and "hint: free some space" in answer.stderr
 
@@ -189,6 +190,7 @@ def test_an_existing_run_folder_is_not_touched(tmp_path, capsys):
     assert "exists" in capsys.readouterr().err and (tmp_path / "metrics.jsonl").read_text() == "precious"
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, capsys):
     assert run("run", *SMALL, "--rounds", "1", "--out", str(tmp_path / "run")) == 0
     words = ["run", *SMALL, "--rounds", "2", "--batch", "9", "--out", str(tmp_path / "run"), "--resume"]
@@ -196,6 +198,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, capsys):
     assert "batch was 8, now 9" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_run_with_all_its_rounds_cannot_be_resumed_without_more(tmp_path, capsys):
     words = ["run", *SMALL, "--rounds", "2", "--out", str(tmp_path / "run")]
     assert run(*words) == 0
@@ -205,6 +208,7 @@ def test_a_run_with_all_its_rounds_cannot_be_resumed_without_more(tmp_path, caps
     assert (tmp_path / "run" / "summary.json").read_text() == before
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_cut_checkpoint_is_refused_and_kept(tmp_path, capsys):
     assert run("run", *SMALL, "--rounds", "1", "--out", str(tmp_path / "run")) == 0
     path = tmp_path / "run" / "checkpoint.safetensors"

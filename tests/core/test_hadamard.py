@@ -1,8 +1,6 @@
 """The transform: against the dense matrix, bit for bit between its paths, differentiable, and its refusals."""
 
-import os
-import subprocess
-import sys
+from functools import cache
 from resource import RUSAGE_SELF, getrusage
 
 import pytest
@@ -75,13 +73,29 @@ def instructions(request):
     _fht.use(best)
 
 
+@cache
+def transformed(log2, rows):
+    """Rows of numbers, and their transforms by torch."""
+    x = numbers(rows, 1 << log2)
+    return x, butterfly(x, x.shape[1] ** -0.5)
+
+
+@cache
+def sketched(log2):
+    """A sketch of nearly so many weights, and forward and adjoint of some numbers by torch."""
+    (x,), n = transformed(log2, 1)[0], (1 << log2) - 5
+    sketch = srht(n, len(x) // 10, seed=3)
+    u, signs = numbers(sketch.m), unpack(sketch.signs, n)
+    lifted = butterfly(torch.zeros(len(x)).index_copy(0, sketch.rows.long(), u), sketch.m**-0.5)[:-5] * signs
+    padded = torch.nn.functional.pad(x[:-5] * signs, (0, 5))
+    return sketch, x[:-5], butterfly(padded, sketch.m**-0.5)[sketch.rows.long()], u, lifted
+
+
 @pytest.mark.kernel
 @pytest.mark.parametrize("log2", [*range(21), 22])
 def test_native_bits_are_those_of_the_butterfly(instructions, threads, log2):
     assert kernel() == instructions
-    n = 1 << log2
-    x = numbers(3 if log2 < 14 else 1, n)
-    expected = butterfly(x, n**-0.5)
+    x, expected = transformed(log2, 3 if log2 < 14 else 1)
     for count in (1, 2, 3):
         threads(count)
         assert torch.equal(hadamard(x), expected)
@@ -89,7 +103,7 @@ def test_native_bits_are_those_of_the_butterfly(instructions, threads, log2):
 
 
 @pytest.fixture(params=[1 << 15, 1 << 18, 1 << 20, 1 << 24])
-def cache(request):
+def processor_cache(request):
     """Rows are cut for a second-level cache of this many bytes."""
     from pfed1bs.core import _fht
 
@@ -100,19 +114,15 @@ def cache(request):
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("log2", [4, 6, 8, 9, 11, 13, 17, 20])
-def test_bits_do_not_depend_on_the_size_of_the_cache(instructions, cache, threads, log2):
-    x = numbers(1 << log2)
-    expected = butterfly(x, x.numel() ** -0.5)
-    sketch = srht(len(x) - 5, len(x) // 10, seed=3)
-    u = numbers(sketch.m)
+def test_bits_do_not_depend_on_the_size_of_the_cache(instructions, processor_cache, threads, log2):
+    x, expected = transformed(log2, 1)
+    sketch, w, projected, u, lifted = sketched(log2)
     for count in (1, 2):
         threads(count)
         assert torch.equal(hadamard(x), expected)
         assert torch.equal(hadamard(x, out=x.clone()), expected)
-        lifted = butterfly(torch.zeros(len(x)).index_copy(0, sketch.rows.long(), u), sketch.m**-0.5)[:-5]
-        assert torch.equal(sketch.adjoint(u), lifted * unpack(sketch.signs, sketch.n))
-        padded = torch.nn.functional.pad(x[:-5] * unpack(sketch.signs, sketch.n), (0, 5))
-        assert torch.equal(sketch.forward(x[:-5]), butterfly(padded, sketch.m**-0.5)[sketch.rows.long()])
+        assert torch.equal(sketch.forward(w), projected)
+        assert torch.equal(sketch.adjoint(u), lifted)
 
 
 @pytest.mark.kernel
@@ -170,12 +180,6 @@ def test_kernel_names_the_torch_path_when_switched_off(without_kernel):
     assert kernel() == "torch"
 
 
-def forced(name, program="from pfed1bs.core.transform import kernel; print(kernel())"):
-    """A Python of its own with PFED1BS_KERNEL set, which is read at import."""
-    environment = {**os.environ, "PFED1BS_KERNEL": name, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-
-
 BITS = """
 import torch
 from pfed1bs.core.transform import hadamard, kernel
@@ -183,14 +187,13 @@ from pfed1bs.core.sketch import srht
 x = torch.arange(1 << 16).sin()
 phi = srht(50_000, 5_000, seed=1)
 results = hadamard(x), phi.forward(x[:50_000]), phi.adjoint(x[:5_000])
-print(kernel(), [hash(y.numpy().tobytes().hex()) for y in results])
+print(kernel(), [y.numpy().tobytes().hex() for y in results])
 """
 
 
-def test_every_kernel_can_be_forced_and_gives_the_same_bits(monkeypatch):
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
+def test_every_kernel_can_be_forced_and_gives_the_same_bits(fresh):
     names = [*variants(), "torch"]
-    answers = [forced(name, BITS).stdout.split(maxsplit=1) for name in names]
+    answers = [fresh(BITS, PFED1BS_KERNEL=name).stdout.split(maxsplit=1) for name in names]
     assert [name for name, _ in answers] == names
     assert len({bits for _, bits in answers}) == 1
 
@@ -202,8 +205,8 @@ def test_every_kernel_can_be_forced_and_gives_the_same_bits(monkeypatch):
         ("portable", "got portable"),
     ],
 )
-def test_an_unknown_kernel_is_refused(name, error):
-    refused = forced(name)
+def test_an_unknown_kernel_is_refused(name, error, fresh):
+    refused = fresh("import pfed1bs.core.transform", PFED1BS_KERNEL=name)
     assert refused.returncode == 1 and error in refused.stderr
 
 

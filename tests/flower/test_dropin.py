@@ -1,6 +1,7 @@
 """OneBit and OneBitFedAvg around an app that knows nothing of them, in one process with Flower's own objects."""
 
 import logging
+import pickle
 import random
 
 import numpy as np
@@ -9,13 +10,15 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg
+from safetensors.torch import load_file
 from torch import nn
 
-from dropin_grid import RUN, identity
+from dropin_grid import RUN, Desk, identity
 from dropin_toy import RATIO, N, federated, model, stepped, target, toy
 from pfed1bs import OneBitCode, decode_step, encode_step, encode_update
-from pfed1bs.flower import OneBit
-from pfed1bs.flower.dropin_arrays import made
+from pfed1bs.cli.main import main
+from pfed1bs.flower import OneBit, OneBitFedAvg
+from pfed1bs.flower.dropin_arrays import Frame, made
 from pfed1bs.flower.states import Shelf
 
 FOLDER = {"state": "device"}
@@ -115,9 +118,24 @@ def test_of_a_module_only_what_is_trained_is_shared():
     assert "2.weight" in made(first, 3, ("2.*",))[0].local
 
 
+def test_a_weight_with_two_names_is_sent_once_and_stays_one():
+    def first():
+        net = nn.ModuleDict({"in": nn.Embedding(5, 3), "mid": nn.Linear(3, 3), "out": nn.Linear(3, 5, bias=False)})
+        net["out"].weight = net["in"].weight
+        return net
+
+    frame, values = made(first, 0, ())
+    assert frame.n == 15 + 12 and not frame.local and frame == Frame.read(frame.written())
+    model = frame.model(frame.flat(values) + 1, {})
+    assert torch.equal(model["in.weight"], values["in.weight"] + 1) and torch.equal(
+        model["out.weight"], model["in.weight"]
+    )
+    assert made(first, 0, ("in.*",))[0].local == {"in.weight", "out.weight"}
+
+
 def test_the_bytes_of_a_round_are_in_the_metrics():
     desk, _, result = federated(rounds=3)
-    found = [*result.train_metrics_clientapp.values(), *result.evaluate_metrics_clientapp.values()]
+    found = each(result)
     assert sum(one["onebit-up"] for one in found) == desk.up and sum(one["onebit-down"] for one in found) == desk.down
     plain = federated_plainly()
     for way, bytes_ in (("up", plain.up), ("down", plain.down)):  # small numbers differ in their lengths
@@ -125,8 +143,6 @@ def test_the_bytes_of_a_round_are_in_the_metrics():
 
 
 def federated_plainly():
-    from dropin_grid import Desk
-
     desk = Desk(toy(), 4)
     with identity(1):
         FedAvg().start(desk, model(), num_rounds=3)
@@ -159,6 +175,36 @@ def test_news_that_a_node_has_heard_are_passed_over():
     assert all(np.array_equal(one.state["onebit"]["theta"].numpy(), theta) for one in desk.contexts.values())
 
 
+def test_contexts_that_travel_as_in_flowers_simulation_give_the_same_bits():
+    class Simulated(Desk):
+        """Messages and contexts go to another process and back; where the app fails the context stays as it was."""
+
+        def answer(self, node, message):
+            kept, self.contexts[node] = self.contexts[node], pickle.loads(pickle.dumps(self.contexts[node]))
+            reply = super().answer(node, pickle.loads(pickle.dumps(message)))
+            self.contexts[node] = kept if reply.has_error() else pickle.loads(pickle.dumps(self.contexts[node]))
+            return reply
+
+    def failing(arrays, message):
+        return {} if message.metadata.dst_node_id == 102 and message.content["config"]["server-round"] == 2 else arrays
+
+    thetas = []
+    for kind in (Desk, Simulated):
+        desk = kind(OneBit(toy(failing), first=model), 3)
+        strategy = OneBitFedAvg(FedAvg(), ratio=RATIO, first=model)
+        with identity(1):
+            result = strategy.start(desk, model(), num_rounds=4)
+        assert len(desk.errors) == 1 and all(not found["onebit-lacking"] for found in each(result))
+        thetas.append(strategy.nodes.theta)
+        for context in desk.contexts.values():
+            assert np.array_equal(context.state["onebit"]["theta"].numpy(), strategy.nodes.theta.numpy())
+    assert torch.equal(*thetas)
+
+
+def each(result):
+    return [*result.train_metrics_clientapp.values(), *result.evaluate_metrics_clientapp.values()]
+
+
 def test_the_personal_model_is_in_the_state_folder(tmp_path):
     app = toy()
     federated(rounds=3, nodes=2, app=app, state=tmp_path / "kept")
@@ -171,6 +217,19 @@ def test_the_personal_model_is_in_the_state_folder(tmp_path):
     )
     assert found[2]["model/bn.num_batches_tracked"] == 3 and found[2]["model/a"].shape == (10, 20)
     assert given["bn.running_var"].numpy()[0] == 101
+
+
+def test_the_file_of_a_node_is_exported_for_load_state_dict(tmp_path, capsys):
+    federated(rounds=2, nodes=2, state=tmp_path / "kept")
+    file, out = tmp_path / "kept" / f"onebit-{RUN}-1.safetensors", tmp_path / "mine.safetensors"
+    assert main(["export", str(file), "--out", str(out)]) == 0
+    found = load_file(out)
+    assert {*found} == {*model()} and found["a"].shape == (10, 20) and found["bn.num_batches_tracked"] == 2
+    assert f"onebit-{RUN}-1" in out.with_suffix(".md").read_text() and str(out) in capsys.readouterr().out
+    for words in (["predict", str(file), "x.npz"], ["export", str(file), "--shared", "--out", "other.safetensors"]):
+        assert main(words) == 2 and not (tmp_path / "other.safetensors").exists()
+    told = capsys.readouterr().err
+    assert "of an app that has the network itself" in told and "holds one model" in told
 
 
 def test_a_training_that_was_not_counted_is_undone_from_the_file(tmp_path):
@@ -206,8 +265,6 @@ def test_functions_may_be_registered_after_the_wrapping():
     @wrapped.query()
     def query(message, context):
         return Message(RecordDict({"yes": ConfigRecord({"x": 1})}), reply_to=message)
-
-    from dropin_grid import Desk
 
     with identity(1):
         [reply] = Desk(wrapped, 1).send_and_receive([Message(RecordDict(), 101, "query")])

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg
@@ -96,6 +96,32 @@ def test_other_arrays_than_before_end_the_nodes_round_and_nothing_else(change, c
     assert len(errors) == 2
     with pytest.raises(ValueError, match=complaint):
         raise ValueError(errors[0])
+
+
+def test_arrays_that_are_one_in_the_apps_model_are_not_moved_apart():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        last = 0.9 * message.content["arrays"]["out"].numpy() + 0.1 * np.arange(50, dtype=np.float32)
+        record = ArrayRecord({name: Array(last) for name in ("in", "out")})  # both were loaded into one parameter
+        return Message(RecordDict({"arrays": record, "m": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    desk, strategy = Desk(OneBit(app), 2), OneBitFedAvg(FedAvg(fraction_evaluate=0.0), ratio=0.5)
+    with identity(1):
+        strategy.start(
+            desk, ArrayRecord({name: Array(np.ones(50, np.float32)) for name in ("in", "out")}), num_rounds=2
+        )
+    assert strategy.nodes.version == 2 and len(desk.errors) == 2  # 1 is the first version; the second round is refused
+    assert "the arrays in and out are one in the app's model" in desk.errors[0] and "`first`" in desk.errors[0]
+
+
+def test_arrays_that_are_not_those_of_the_first_model_are_refused_at_the_start():
+    part = ArrayRecord({name: array for name, array in model().items() if name != "b"})
+    with pytest.raises(
+        UserError, match=r"b is float32 of shape \(100,\) in the model that `first` makes, and not there"
+    ):
+        OneBitFedAvg(FedAvg(), first=model).start(Desk(toy(), 2), part)
 
 
 @pytest.mark.parametrize("count", [0, 2])

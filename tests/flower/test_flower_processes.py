@@ -28,15 +28,15 @@ from pfed1bs.runs.folder import identity
 from pfed1bs.runs.run import federation, method
 
 METHODS = os.environ.get("PFED1BS_FLOWER", "pfed1bs-delta").split(",")  # each takes a minute
-FLAGS = ["--clients", "3", "--data.partition", "labels:4", "--steps", "5", "--evaluate_every", "100"]
+FLAGS = ["--clients", "2", "--data.partition", "labels:4", "--steps", "5", "--evaluate_every", "100"]
 MODEL = """
 from torch import nn
 
 def net(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, classes))
 """
-QUIET = {"clients": 2, "rounds": 3, "model.name": "beside:net"}  # a module in the folder of the app
-KILLED = {"rounds": 3, "timeout": 45.0, "evaluate": False, "algorithm.name": "pfed1bs", "seed": 5}
+QUIET = {"rounds": 2, "model.name": "beside:net"}  # a module in the folder of the app
+KILLED = {"rounds": 3, "min_clients": 1, "timeout": 45.0, "evaluate": False, "algorithm.name": "pfed1bs", "seed": 5}
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ def killed(place):
     folder = place / "killed"
     with Processes(place / "other") as processes:
         processes.superlink("--database", "state.db")
-        for k in range(3):
+        for k in range(2):
             processes.supernode(k)
         processes.run(place / "app", out=str(folder), **KILLED)
         processes.until("round 0", lambda: "round 0: counted" in events(folder), 240)
-        processes.kill("node2")
+        processes.kill("node1")
         processes.until("round 1", lambda: "round 1: counted" in events(folder), 240)
         processes.kill("superlink")
-        processes.supernode(2)
+        processes.supernode(1)
         processes.superlink("--database", "state.db")
         processes.run(place / "app", out=str(folder), resume=True)
         processes.until("the end", lambda: summary(folder), 240)
@@ -142,16 +142,16 @@ def test_through_the_gate_and_with_registered_keys_the_bits_are_those_of_the_sim
         config, folder = configured(**QUIET, **{"algorithm.name": name}), stage / name
         data = federation(config)
         algorithm = method(config, data.shape, data.num_classes)
-        rounds = list(simulate(algorithm, data, rounds=3, steps=5, trust=Trust(**BELIEVED)))
+        rounds = list(simulate(algorithm, data, rounds=2, steps=5, trust=Trust(**BELIEVED)))
         progress = checkpoint.load(folder / "checkpoint.safetensors", identity(config))
-        assert progress.round == 3 and progress.seen.tolist() == [2, 2]
+        assert progress.round == 2 and progress.seen.tolist() == [1, 1]
         assert same(progress.server, rounds[-1].progress.server)
         for k, state in enumerate(states(stage / "home", config, Folder(folder, config).federation, progress.seen)):
             assert same(state, {key: value[k : k + 1] for key, value in rounds[-1].progress.clients.items()})
         found = summary(folder)["bytes"]
         assert found["payload"]["up"] == sum(done.traffic.up for done in rounds)
         assert found["payload"]["down"] == sum(done.traffic.down for done in rounds)
-        assert found["payload"]["up"] < found["protobuf"]["up"] < found["payload"]["up"] + 12 * 1000  # 10 replies
+        assert found["payload"]["up"] < found["protobuf"]["up"] < found["payload"]["up"] + 10 * 1000  # 8 replies
 
 
 def test_an_outsider_with_the_certificate_alone_can_neither_register_nor_list_nor_run(played):
@@ -169,7 +169,7 @@ def test_a_node_and_the_superlink_are_killed_and_nothing_is_lost(stage, played, 
     threads(1)
     folder = stage / "killed"
     found = [[int(k) for k in ids.split()] for ids in re.findall(r"round \d: counted ([\d ]+),", events(folder))]
-    assert len(found) == 3 and found[0] == [0, 1, 2] and 2 not in found[1] and 2 in found[2], events(folder)
+    assert len(found) == 3 and found[0] == [0, 1] and found[1] == [0] and 1 in found[2], events(folder)
     config = configured(rounds=3, seed=5)
     progress = checkpoint.load(folder / "checkpoint.safetensors", identity(config))
     clients, reference = missing(stage / "desk", found)
@@ -181,9 +181,9 @@ def test_a_node_and_the_superlink_are_killed_and_nothing_is_lost(stage, played, 
 
 def missing(folder, counted):
     """Client states and progress of an undisturbed run in which only these clients took part in each round."""
-    run = {"rounds": len(counted), "clients": 3, "steps": 5, "data.partition": "labels:4", "min_clients": 1, "seed": 5}
+    run = {"rounds": len(counted), "clients": 2, "steps": 5, "data.partition": "labels:4", "min_clients": 1, "seed": 5}
     desk = Desk({**BELIEVED, **run, "algorithm.name": "pfed1bs"}, folder)
-    server, everyone, progress = desk.server(), desk.online, start(desk.algorithm, 3)
+    server, everyone, progress = desk.server(), desk.online, start(desk.algorithm, 2)
     for here in counted:
         desk.online = {node: k for node, k in everyone.items() if k in here}
         progress = server.round(progress, wanted=1).progress

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import pfed1bs
 from flower_desk import Desk
@@ -18,6 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "after.md").read_text()
 COMMANDS = re.findall(r"^pfed1bs .*", PAGE, re.MULTILINE)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_commands_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     data = pfed1bs.load("digits")

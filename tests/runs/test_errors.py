@@ -1,7 +1,5 @@
 """Mistakes of the user become two lines; bugs in somebody's code keep their traceback."""
 
-import os
-import subprocess
 import sys
 
 import pytest
@@ -114,6 +112,7 @@ def test_a_bug_in_somebodys_function_shows_its_traceback(own, words, error):
     assert not isinstance(found.value, Told)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_method_of_ones_own_runs_with_its_own_options(own):
     assert run("--algorithm.name", "somebody:Mine", "--algorithm.strength", "0.25", "--out", "out") == 0
     assert "strength = 0.25" in (own / "out" / "config.toml").read_text()
@@ -149,10 +148,8 @@ def test_a_file_that_we_cannot_write_is_a_failure_in_words(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: cannot read or write: ")
 
 
-def test_an_unknown_kernel_is_a_mistake_in_words():
-    words = [sys.executable, "-m", "pfed1bs", "env"]
-    around = {**os.environ, "PFED1BS_KERNEL": "sse9"}
-    answer = subprocess.run(words, env=around, capture_output=True, text=True, check=False)
+def test_an_unknown_kernel_is_a_mistake_in_words(fresh):
+    answer = fresh.command("env", PFED1BS_KERNEL="sse9")
     assert answer.returncode == 2 and answer.stderr.splitlines() == [
         "error: PFED1BS_KERNEL must be one of avx512, avx2, generic, torch, got sse9",
         "hint: leave it unset for the best",
@@ -160,15 +157,12 @@ def test_an_unknown_kernel_is_a_mistake_in_words():
 
 
 @pytest.mark.parametrize("words", [["list", "--json"], ["list"], ["--help"]])
-def test_output_that_nobody_reads_to_its_end_ends_quietly(words):
-    read, write = os.pipe()
-    os.close(read)
-    line = [sys.executable, "-m", "pfed1bs", *words]
-    answer = subprocess.run(line, stdout=write, stderr=subprocess.PIPE, check=False)
-    os.close(write)
-    assert (answer.returncode, answer.stderr) == (141, b"")
+def test_output_that_nobody_reads_to_its_end_ends_quietly(words, fresh):
+    answer = fresh.command(*words, before="read, write = os.pipe(); os.dup2(write, 1); os.close(read)")
+    assert (answer.returncode, answer.stderr) == (141, "")
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_checkpoint_without_its_identity_is_refused(tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     assert run(*out) == 0

@@ -34,6 +34,7 @@ def metrics(folder):
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize(("error", "said"), [(FULL, "--chunk 1"), (BUSY, "busy or unavailable")])
 def test_a_run_whose_device_fails_says_the_way_out_and_goes_on_later(tmp_path, monkeypatch, capsys, error, said):
     flags = [*TINY, "--device", "cpu", "--rounds", "4", "--checkpoint_every", "0"]
@@ -68,6 +69,7 @@ def test_tf32_is_refused_where_it_means_nothing(tmp_path, capsys):
     assert "tf32 means nothing on cpu" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_run_multiplies_exactly_unless_it_is_told_otherwise(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert cli.main(["run", *TINY, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0

@@ -71,20 +71,15 @@ def test_two_that_begin_at_once_in_a_new_folder_are_told_apart_by_the_lock(tmp_p
     assert len(list(prepared(tmp_path / "run").rounds())) == 5
 
 
-def started(out, *words):
-    """A run in a process of its own, once it has done some rounds."""
-    command = [sys.executable, "-m", "pfed1bs", "run", *SMALL, "--rounds", "100000", "--out", str(out), *words]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+@pytest.mark.usefixtures("no_page")
+def test_sigterm_leaves_a_checkpoint_of_the_last_round_and_the_folder_is_locked_until_then(tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "pfed1bs", "run", *SMALL, "--rounds", "100000", "--checkpoint_every", "0"]
+    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 60
     while not (out / "metrics.jsonl").exists() or len((out / "metrics.jsonl").read_bytes()) < 2000:
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.05)
-    return process
-
-
-def test_sigterm_leaves_a_checkpoint_of_the_last_round_and_the_folder_is_locked_until_then(tmp_path):
-    out = tmp_path / "run"
-    process = started(out, "--checkpoint_every", "0")
     with pytest.raises(UserError, match="another process works in"):
         next(prepared(out, "--rounds", "100000").rounds(resume=True))
     process.send_signal(signal.SIGTERM)
@@ -92,16 +87,20 @@ def test_sigterm_leaves_a_checkpoint_of_the_last_round_and_the_folder_is_locked_
     assert process.returncode not in (0, -signal.SIGTERM) and "Traceback" not in said and "ignored" not in said
     done = len(lines(out))
     again = [*shlex.split(said.partition("go on with: ")[2]), "--rounds", str(done + 2)]
-    assert again[:2] == [sys.executable, "-m"]
-    assert subprocess.run(again, capture_output=True, check=False).returncode == 0
+    assert again[:3] == [sys.executable, "-m", "pfed1bs"] and cli.main(again[3:]) == 0
     assert [line["round"] for line in lines(out)] == list(range(done + 2))
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_run_that_is_killed_before_its_first_checkpoint_begins_again(tmp_path, capsys):
-    out = tmp_path / "run"
-    process = started(out, "--checkpoint_every", "0")
-    process.kill()
-    process.communicate(timeout=60)
+    out = begun(tmp_path / "run", 2, "--checkpoint_every", "0")
+    code = f"from pathlib import Path; from pfed1bs.runs.locking import hold; held = hold(Path({str(out / 'lock')!r}))"
+    command = [sys.executable, "-c", f"{code}; print(held, flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() != b"None\n"
+        with pytest.raises(UserError, match="another process works in"):
+            next(prepared(out).rounds(resume=True))
+        process.kill()
     words = ["run", *SMALL, "--rounds", "2", "--out", str(out)]
     assert not (out / "checkpoint.safetensors").exists()
     assert cli.main(words) == 2 and "--resume" in capsys.readouterr().err
@@ -172,6 +171,7 @@ def test_resume_needs_the_folder_of_a_run(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_configuration_and_the_summary_say_how_many_rounds_there_are(tmp_path, capsys):
     words = ["run", *SMALL, "--out", str(tmp_path / "run"), "--json"]
     assert cli.main([*words, "--rounds", "2"]) == 0
@@ -253,6 +253,7 @@ def test_keeping_no_round_of_no_metrics_is_nothing(tmp_path):
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_run_believes_no_more_than_its_configuration_says(tmp_path):
     words = ["--clients", "4", "--steps", "1", "--data.partition", "dirichlet:0.3", "--rounds", "1", "--out"]
     bounds = ["--algorithm.name", "fedavg", "--max_weight", "1", "--max_norm", "1"]

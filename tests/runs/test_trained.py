@@ -123,6 +123,8 @@ def test_statistics_dropout_frozen_weights_and_each_clients_own_normalisation_co
     }
     assert torch.equal(model.network[1].weight, build("test_trained:normed", (1, 1, 6), 3)[1].weight)
     assert not torch.equal(model.network[2].running_mean, personal_model("run", 0).network[2].running_mean)
+    with pytest.raises(UserError, match="uint8 pixels or floats from 0 to 1"):
+        model(torch.from_numpy(x).long())
     assert main(["predict", "run", "--shared", "0.npz"]) == 2
     assert "say whose with --client" in capsys.readouterr().err
     assert main(["predict", "run", "--client", "1", "--shared", "1.npz", "--out", "answers.npz"]) == 0
@@ -144,6 +146,10 @@ def test_tokens_and_regressions_are_answered_too(tmp_path, monkeypatch, capsys):
     assert main(["predict", "b", "--shared", "line.npz", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told) == {"answers", "r2", "mae"} and np.shape(told["answers"]) == (60, 1)
+    model = personal_model("b", 0)
+    for kind in (torch.uint8, torch.int64):  # whole numbers for a model of numbers
+        whole = torch.from_numpy(x.round()).to(kind)
+        assert torch.equal(model(whole), model(whole.float()))
     assert main(["predict", "a", "--client", "1", "line.npz"]) == 2
     assert "inputs must be whole numbers of shape (samples, 8)" in capsys.readouterr().err
     np.savez("other.npz", x=tokens[:, :-1] + 70)

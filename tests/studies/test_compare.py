@@ -1,10 +1,12 @@
 """`pfed1bs compare` and `pfed1bs report`: what is run, under which settings, and what is never mixed or overwritten."""
 
 import json
-import subprocess
+import os
+import signal
 import sys
 import time
 import tomllib
+from threading import Thread
 
 import pytest
 
@@ -55,6 +57,7 @@ def test_a_comparison_has_one_table_one_report_and_a_folder_for_every_run(tmp_pa
     assert compare(*words) == 2 and "exists" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_page")
 def test_an_option_goes_to_every_method_that_has_it_and_a_seed_is_the_seed(tmp_path):
     words = ["--algorithms", "pfed1bs,local", "--algorithm.ratio", "0.01", "--algorithm.lr", "0.02", "--seed", "5"]
     assert compare(*words, "--out", str(tmp_path / "c")) == 0
@@ -80,10 +83,13 @@ def test_a_resumed_comparison_with_other_settings_is_refused(changed, told, fini
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "c"
-    assert compare("--algorithms", "local", "--out", str(out)) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pfed1bs.report.write", lambda *_: None)
+        assert compare("--algorithms", "local", "--out", str(out)) == 0
     return out
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_resumed_comparison_leaves_finished_runs_and_may_have_more_rounds_and_methods(tmp_path):
     out = tmp_path / "c"
     assert compare("--algorithms", "local", "--out", str(out)) == 0
@@ -96,6 +102,7 @@ def test_a_resumed_comparison_leaves_finished_runs_and_may_have_more_rounds_and_
     assert rounds == [3, 3]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_comparison_that_was_interrupted_may_be_made_shorter(tmp_path):
     out = tmp_path / "c"
     assert compare("--algorithms", "local", "--out", str(out), "--rounds", "1") == 0
@@ -175,6 +182,7 @@ def test_a_report_of_a_folder_of_run_folders_stands_in_that_folder(tmp_path, cap
     assert {"local", "fedavg"} == {record.algorithm for record in collect([tmp_path, tmp_path / "deep"])}
 
 
+@pytest.mark.usefixtures("no_page")
 def test_runs_side_by_side_are_those_of_runs_one_after_the_other(tmp_path, capsys):
     words = ["--algorithms", "pfed1bs,local", "--seeds", "0,1"]
     assert compare(*words, "--out", str(tmp_path / "apart")) == 0
@@ -185,6 +193,7 @@ def test_runs_side_by_side_are_those_of_runs_one_after_the_other(tmp_path, capsy
     assert [[run[key] for key in numbers] for run in ours] == [[run[key] for key in numbers] for run in theirs]
 
 
+@pytest.mark.usefixtures("forked_runs")
 def test_an_error_in_a_process_is_that_of_the_run(tmp_path, capsys):
     words = ["--algorithms", "fedavg,local", "--algorithm.lr", "1e25", "--steps", "4", "--parallel", "2"]
     assert compare(*words, "--out", str(tmp_path / "c")) == 1
@@ -192,18 +201,24 @@ def test_an_error_in_a_process_is_that_of_the_run(tmp_path, capsys):
     assert said[0].startswith("error: round 0: weights") and said[1].startswith("hint: try a smaller")
 
 
-def test_runs_side_by_side_end_with_the_process_that_began_them(tmp_path):
-    words = [*SMALL, "--algorithms", "local,fedavg,pfed1bs", "--rounds", "100000", "--checkpoint_every", "100000"]
-    line = [sys.executable, "-m", "pfed1bs", "compare", *words, "--parallel", "2", "--out", str(tmp_path / "c")]
-    first = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+@pytest.mark.usefixtures("forked_runs")
+def test_runs_side_by_side_end_with_the_process_that_began_them(tmp_path, capsys):
+    words = ["--algorithms", "local,fedavg,pfed1bs", "--rounds", "100000", "--checkpoint_every", "100000"]
     lines = [tmp_path / "c" / name / "metrics.jsonl" for name in ("local-s0", "fedavg-s0")]
-    for _ in range(600):
-        if first.poll() is not None or all(path.exists() and path.stat().st_size for path in lines):
-            break
-        time.sleep(0.1)
-    first.terminate()
-    said = first.communicate(timeout=60)[1]
-    assert first.returncode == 130 and "interrupted" in said and "--resume" in said, said
+
+    def terminate():
+        for _ in range(600):
+            if all(path.exists() and path.stat().st_size for path in lines):
+                break
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = Thread(target=terminate)
+    watcher.start()
+    code = compare(*words, "--parallel", "2", "--out", str(tmp_path / "c"))
+    watcher.join()
+    said = capsys.readouterr().err
+    assert code == 130 and "interrupted" in said and "--resume" in said, said
     counts = [path.read_text().count("\n") for path in lines]
     assert all((path.parent / "checkpoint.safetensors").exists() for path in lines)
     assert not (tmp_path / "c" / "pfed1bs-s0").exists()
@@ -211,6 +226,7 @@ def test_runs_side_by_side_end_with_the_process_that_began_them(tmp_path):
     assert [path.read_text().count("\n") for path in lines] == counts
 
 
+@pytest.mark.usefixtures("no_page")
 def test_variants_that_differ_in_the_seventh_digit_have_folders_of_their_own(tmp_path):
     words = ["--algorithms", "", "--runs", "ditto lam=0.3000001", "ditto lam=0.3000002", "--out", str(tmp_path / "c")]
     assert compare(*words) == 0

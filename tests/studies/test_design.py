@@ -95,6 +95,7 @@ def test_a_method_that_does_not_say_its_gradients_has_no_budget(monkeypatch):
         spending(load(None, [*TINY, "--algorithm.name", "local"]), 4)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_comparison_at_equal_gradients_writes_them_down(tmp_path):
     words = ["--algorithms", "local,ditto", "--gradients", "4", "--out", str(tmp_path / "c")]
     assert cli.main(["compare", *FREE, *words]) == 0
@@ -148,6 +149,7 @@ def test_what_cannot_vary_is_refused():
     assert varied("batches,init") == ("init", "batches") and len(varied("all")) == 3
 
 
+@pytest.mark.usefixtures("no_page")
 def test_runs_with_other_randomness_are_kept_apart_and_the_report_says_what_varies(tmp_path):
     for vary in ("all", "init"):
         words = ["--algorithms", "local", "--seeds", "0,1", "--vary", vary, "--out", str(tmp_path / vary)]

@@ -43,6 +43,7 @@ def test_a_method_without_the_option_is_run_once(tmp_path):
     assert [entry.config.algorithm.get("lam") for entry in runs[:4]] == [0.0, None, 3.0, 0.1]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_any_key_can_be_swept_and_the_sweep_goes_on_where_it_stopped(tmp_path, capsys):
     words = ["compare", *TINY, "--algorithms", "local", "--seeds", "0", "--out", str(tmp_path / "s")]
     assert cli.main([*words, "--sweep", "steps=1,2"]) == 0

@@ -137,6 +137,7 @@ def test_a_resumed_tuning_repeats_no_finished_run_and_may_have_more_points(tmp_p
         study(tmp_path / "t", more=["--clients", "4"])
 
 
+@pytest.mark.usefixtures("forked_runs")
 def test_runs_side_by_side_find_what_runs_one_after_the_other_find_though_some_diverge(tmp_path, capsys):
     words = ["--algorithms", "local", "--seeds", "100,101", "--points", "3", "--json"]
     words += ["--algorithm.momentum", "0.9", "--algorithm.mu", "1e21", "--rounds", "3"]  # diverges with any step

@@ -16,23 +16,32 @@ from pfed1bs.engine.scores import answered
 from pfed1bs.engine.workers import alone
 from pfed1bs.runs import card
 from pfed1bs.runs.answering import Answering
-from pfed1bs.runs.trained import Trained, opened
+from pfed1bs.runs.returned import returned
+from pfed1bs.runs.trained import opened
 
 PIECE = 256  # samples at a time
 
 
 def export_command(words: list[str]) -> None:
     """`pfed1bs export RUN --client 3 --out model.safetensors`."""
-    own, trained = _asked("export", words, ["run"], "the file to write, NAME.safetensors; its card is NAME.md")
+    own = _asked("export", words, ["run"], "the file to write, NAME.safetensors; its card is NAME.md")
     if not own.out:
         raise UserError("where to?", "add --out model.safetensors")
-    for path in card.export(trained, own.shared, Path(own.out)):
-        print(path)
+    path, out = Path(own.run), Path(own.out)
+    if path.is_file() and (found := returned(path)):
+        if own.shared or own.client is not None:
+            raise UserError(f"{path} holds one model, that of {found.node}", "leave out --client and --shared")
+        files = card.export_returned(found, out)
+    else:
+        files = card.export(opened(path, own.client), own.shared, out)
+    for file in files:
+        print(file)
 
 
 def predict_command(words: list[str]) -> None:
     """`pfed1bs predict RUN --client 3 FILE.npz`: answers on stdout, one line a sample."""
-    own, trained = _asked("predict", words, ["run", "file"], "a .npz file for arrays answers and outputs", json=True)
+    own = _asked("predict", words, ["run", "file"], "a .npz file for arrays answers and outputs", json=True)
+    trained = opened(own.run, own.client)
     x, y = asked(Path(own.file), trained.problem[1])
     outputs, loss = _outputs(trained.model(own.shared), torch.tensor(x)), trained.algorithm.task.loss
     answers, metrics = loss.answers(outputs).numpy(), dict[str, float]()
@@ -50,10 +59,8 @@ def predict_command(words: list[str]) -> None:
         print(f"{name} {value:.4f}", file=sys.stderr)
 
 
-def _asked(
-    command: str, words: list[str], places: list[str], out: str, json: bool = False
-) -> tuple[Namespace, Trained]:
-    """The flags of a command, and what the run holds of the client."""
+def _asked(command: str, words: list[str], places: list[str], out: str, json: bool = False) -> Namespace:
+    """The flags of a command."""
     parser = parser_of(command)
     parser.add_argument("-h", "--help", action="help", help="show this")
     texts = {
@@ -70,7 +77,7 @@ def _asked(
     own = parser.parse_args(words)
     if own.client is None and not own.shared and not Path(own.run).is_file():
         raise UserError("whose model?", "add --client 0, or --shared for the model that all share")
-    return own, opened(own.run, own.client)
+    return own
 
 
 def _outputs(model: Answering, x: Tensor) -> Tensor:

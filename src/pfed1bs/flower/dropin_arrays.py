@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
 
@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor, nn
 
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
+from pfed1bs.core.checks import crc32
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.rng import stream
 from pfed1bs.engine.contract import State
@@ -20,6 +21,14 @@ from pfed1bs.nn.task import Task
 
 STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")  # of BatchNorm and its like
 First = Callable[[], "nn.Module | ArrayRecord"]
+CHANGED = (  # what two sets of arrays differ in, and the way out
+    "the array {} was {} when the federation began, and is now {}",
+    "return the arrays that the app was given, with the same names, shapes and types in every round",
+)
+OTHERS = (
+    "the array {} is {} in the model that `first` makes, and {} in the arrays that the strategy is started with",
+    "let `first` return a module with the state_dict() that the app sends, or the ArrayRecord itself",
+)
 
 
 @dataclass(frozen=True)
@@ -28,11 +37,14 @@ class Frame:
 
     arrays: tuple[tuple[str, tuple[int, ...], str], ...]
     local: frozenset[str]
+    twins: dict[str, str] = field(default_factory=dict)  # a second name of an array, and the first
 
     @classmethod
-    def of(cls, model: State, local: frozenset[str]) -> "Frame":
-        """The frame of a model."""
-        frame = cls(tuple((name, tuple(value.shape), _kind(value)) for name, value in model.items()), local)
+    def of(cls, model: State, local: frozenset[str], twins: dict[str, str]) -> "Frame":
+        """The frame of a model; a twin is local where the array is."""
+        local = local - twins.keys() | {twin for twin, name in twins.items() if name in local}
+        arrays = tuple((name, tuple(value.shape), _kind(value)) for name, value in model.items())
+        frame = cls(arrays, local, {twin: name for twin, name in twins.items() if twin not in local})
         for name, _, kind in frame.arrays:
             if name not in local and kind != "float32":
                 raise UserError(
@@ -46,21 +58,27 @@ class Frame:
     @classmethod
     def read(cls, data: Tensor) -> "Frame":
         """The frame that `written` made these bytes of."""
-        arrays, local = json.loads(data.numpy().tobytes())
-        return cls(tuple((name, tuple(shape), kind) for name, shape, kind in arrays), frozenset(local))
+        arrays, local, twins = json.loads(data.numpy().tobytes())
+        return cls(tuple((name, tuple(shape), kind) for name, shape, kind in arrays), frozenset(local), twins)
 
     def written(self) -> Tensor:
         """The frame as bytes."""
-        return torch.frombuffer(bytearray(json.dumps([self.arrays, sorted(self.local)]).encode()), dtype=torch.uint8)
+        text = json.dumps([self.arrays, sorted(self.local), self.twins])
+        return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+    @property
+    def shared(self) -> dict[str, tuple[int, ...]]:
+        """The arrays that make up the weights, with their shapes."""
+        return {name: shape for name, shape, _ in self.arrays if name not in self.local and name not in self.twins}
 
     @property
     def n(self) -> int:
         """Weights."""
-        return sum(prod(shape) for name, shape, _ in self.arrays if name not in self.local)
+        return sum(map(prod, self.shared.values()))
 
     def flat(self, model: State) -> Tensor:
         """The weights (n,) of a model."""
-        return torch.cat([model[name].reshape(-1) for name, _, _ in self.arrays if name not in self.local])
+        return torch.cat([model[name].reshape(-1) for name in self.shared])
 
     def model(self, weights: Tensor, local: Mapping[str, Tensor]) -> State:
         """The model with these weights (n,) and local arrays, in its order."""
@@ -68,20 +86,31 @@ class Frame:
         for name, shape, _ in self.arrays:
             if name in self.local:
                 found[name] = local[name]
+            elif name in self.twins:
+                found[name] = found[self.twins[name]]
             else:
                 found[name], at = weights[at : at + prod(shape)].view(shape), at + prod(shape)
         return found
 
-    def check(self, model: State) -> None:
-        """Refuse arrays that are not those of this frame."""
+    def check(self, model: State, words: tuple[str, str] = CHANGED) -> None:
+        """Refuse arrays that are not those of this frame, in these words."""
         ours = {name: (shape, kind) for name, shape, kind in self.arrays}
         theirs = {name: (tuple(value.shape), _kind(value)) for name, value in model.items()}
         wrong = next((name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name)), None)
         if wrong is not None:
+            raise UserError(words[0].format(wrong, _shown(ours.get(wrong)), _shown(theirs.get(wrong))), words[1])
+
+    def untied(self, given: Tensor, model: State) -> None:
+        """Refuse two arrays that the app was given as different weights (n,) and returned as the same ones."""
+        before, seen = self.model(given, model), dict[tuple[tuple[int, ...], int], str]()
+        for name, shape in self.shared.items():
+            value = model[name]
+            other = seen.setdefault((shape, crc32(value.numpy().tobytes())), name)
+            if other == name or torch.equal(before[other], before[name]) or value.min() == value.max():
+                continue
             raise UserError(
-                f"the array {wrong} was {_shown(ours.get(wrong))} when the federation began, and is now "
-                f"{_shown(theirs.get(wrong))}",
-                "return the arrays that the app was given, with the same names, shapes and types in every round",
+                f"the arrays {other} and {name} are one in the app's model, and would be moved apart",
+                "give OneBit and OneBitFedAvg `first`, which shows that they are one, or send only one of them",
             )
 
 
@@ -115,12 +144,18 @@ def made(first: First, seed: int, local: tuple[str, ...]) -> tuple[Frame, State]
         raise UserError(f"first must return a torch module or an ArrayRecord, got {type(model).__name__}", "first=Net")
     if isinstance(model, ArrayRecord):
         return framed(values(model), local)
-    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    trained = {name: value for name, value in model.named_parameters(remove_duplicate=False) if value.requires_grad}
     found = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    return framed(found, local, frozenset(found) - trained)
+    names, twins = dict[int, str](), dict[str, str]()
+    for name in [name for name in found if name in trained]:
+        if (once := names.setdefault(id(trained[name]), name)) != name:
+            twins[name] = once
+    return framed(found, local, frozenset(found) - trained.keys(), twins)
 
 
-def framed(model: State, local: tuple[str, ...], also: frozenset[str] = frozenset()) -> tuple[Frame, State]:
+def framed(
+    model: State, local: tuple[str, ...], also: frozenset[str] = frozenset(), twins: dict[str, str] | None = None
+) -> tuple[Frame, State]:
     """A model and its frame: whole numbers, statistics, and what the patterns `local` name stay where they are."""
     patterns = (*STATISTICS, *local)
     kept = {
@@ -128,7 +163,7 @@ def framed(model: State, local: tuple[str, ...], also: frozenset[str] = frozense
         for name, value in model.items()
         if not value.is_floating_point() or any(fnmatchcase(name, pattern) for pattern in patterns)
     }
-    return Frame.of(model, frozenset(kept) | also), model
+    return Frame.of(model, frozenset(kept) | also, twins or {}), model
 
 
 def values(record: ArrayRecord) -> State:

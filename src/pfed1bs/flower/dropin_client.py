@@ -17,10 +17,11 @@ from pfed1bs.flower.dropin_arrays import First, Frame, agreed, framed, made, rec
 from pfed1bs.flower.dropin_letters import NAME, Letter, answer, only
 from pfed1bs.flower.settings import Rules
 from pfed1bs.flower.states import Shelf
+from pfed1bs.runs.returned import MODEL
 from pfed1bs.wire.messages import encode, read_header
 
 LARGE = 1 << 22  # bytes of weights from which on a state is kept in a file: Flower may lose a larger one on its way
-MODEL, LOCAL = "model/", "local/"  # keys of what the app last returned, and of arrays that are not shared
+LOCAL = "local/"  # what the keys of arrays that are not shared begin with
 SAME_FIRST = (
     "give OneBit and OneBitFedAvg the same `first` and the same version of torch, and draw from torch's generator "
     "alone, or leave `first` out on both sides"
@@ -173,6 +174,7 @@ def trained(now: State, frame: Frame, letter: Letter, content: RecordDict) -> tu
         raise UserError(
             "the arrays that the app returned hold NaN or infinity", "lower the learning rate, or check the data"
         )
+    frame.untied(now["theta"], model)
     method = agreed(now["theta"], letter.ratio, letter.seed, letter.rotate, letter.coded)
     _, said = method.spoken({}, frame.flat(model) - now["theta"], letter.round)
     own = {**under(LOCAL, {name: model[name] for name in frame.local}), **under(MODEL, model)}

@@ -15,7 +15,7 @@ from pfed1bs.algorithms.base.onebit import SAFE, bounded
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.votes import unpack
 from pfed1bs.engine.trust import clamped
-from pfed1bs.flower.dropin_arrays import First, Frame, agreed, framed, made, recorded, values
+from pfed1bs.flower.dropin_arrays import OTHERS, First, Frame, agreed, framed, made, recorded, values
 from pfed1bs.flower.dropin_inner import composable
 from pfed1bs.flower.dropin_letters import NAME, Letter, deflated, only, opened
 from pfed1bs.flower.dropin_nodes import Nodes
@@ -71,6 +71,8 @@ class OneBitFedAvg(Strategy):
         """Log what the inner strategy does, and what is sent instead of its models."""
         self.inner.summary()
         log.info("\tOne-bit news: %g bits a weight, seed %d", self.agreed.ratio, self.agreed.seed)
+        if self.first:
+            log.info("\tThe first model is what `first` makes under this seed; values of initial arrays are not used")
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: object, **kwargs: object) -> Result:
         """The rounds of Flower's own loop; with `first`, its model takes the place of the initial arrays."""
@@ -87,6 +89,7 @@ class OneBitFedAvg(Strategy):
     def _begin(self, arrays: ArrayRecord) -> None:
         ratio, seed, rotate = self.agreed.ratio, self.agreed.seed, self.agreed.rotate
         self.frame, model = made(self.first, seed, self.local) if self.first else framed(values(arrays), self.local)
+        self.frame.check(values(arrays), OTHERS)
         self._local = {name: model[name] for name in self.frame.local}
         self.nodes = Nodes(agreed(self.frame.flat(model), ratio, seed, rotate, coded=self.first is not None))
         self._full = deflated(recorded(model))  # bytes of a model, for the report

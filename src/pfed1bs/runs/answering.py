@@ -40,14 +40,16 @@ class Answering(nn.Module):
         super().__init__()
         self.network, self.shape = network, tuple(cast(list[int], about["shape"]))
         self.tokens = about["normalise"] == "none" and "scale" not in about
+        self.scale = float(cast(float, about.get("scale", 1.0)))
         for key, none in (("mean", [0.0]), ("std", [1.0])):
             value = torch.tensor(about.get(key, none), dtype=torch.float64)
             self.register_buffer(key, value.view(-1, *(1 for _ in self.shape[1:])), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs (B, ...): logits, or the numbers themselves."""
-        if x.shape[1:] != self.shape or x.is_floating_point() and self.tokens:
-            kind = "whole numbers" if self.tokens else "numbers"
+        unclear = self.scale != 1 and not x.is_floating_point() and x.dtype != torch.uint8  # 0 to 1, or to 255?
+        if x.shape[1:] != self.shape or x.is_floating_point() and self.tokens or unclear:
+            kind = "whole numbers" if self.tokens else "uint8 pixels or floats from 0 to 1" if unclear else "numbers"
             raise UserError(
                 f"inputs must be {kind} of shape (samples, {', '.join(map(str, self.shape))}), got "
                 f"{tuple(x.shape)} of {x.dtype}",
@@ -57,10 +59,10 @@ class Answering(nn.Module):
         return outputs
 
     def normalised(self, x: Tensor) -> Tensor:
-        """(value / scale - mean) / std, with the bits of training; whole numbers but pixels stay what they are."""
-        if not x.is_floating_point() and x.dtype != torch.uint8:
+        """(value / scale - mean) / std, with the bits of training; tokens stay what they are."""
+        if self.tokens:
             return x.long()
-        scale = 255.0 if x.dtype == torch.uint8 else 1.0
+        scale = self.scale if x.dtype == torch.uint8 else 1.0
         return (x.float() - (self.mean * scale).float()) / (self.std * scale).float()
 
 

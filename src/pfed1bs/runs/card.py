@@ -10,26 +10,30 @@ import torch
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.core.origin import commit, release
+from pfed1bs.engine.contract import State
 from pfed1bs.runs.answering import Answering, Rule
 from pfed1bs.runs.config import Options, as_tables
 from pfed1bs.runs.folder import written
+from pfed1bs.runs.returned import Returned
 from pfed1bs.runs.trained import Trained
 
-PAGE = """# {title}
+TABLE = """# {title}
 
 | | |
 |---|---|
 {rows}
-
-Inputs have shape (samples, *{shape}): {how}; without constants above, as they are.
-
+"""
+LOAD = """
 ```python
 from safetensors.torch import load_file
 
-network.load_state_dict(load_file("{file}"))  # into the network below
+network.load_state_dict(load_file("{file}"))  # into {where}
 network.eval()
 ```
-
+"""
+PAGE = """
+Inputs have shape (samples, *{shape}): {how}; without constants above, as they are.
+{load}
 ```
 {network}
 ```
@@ -38,12 +42,7 @@ network.eval()
 
 def export(trained: Trained, shared: bool, out: Path) -> list[Path]:
     """Write the network's state_dict with the card as metadata, and the card as a page; both files."""
-    page = out.with_suffix(".md")
-    if out.suffix != ".safetensors":
-        raise UserError(f"--out must end in .safetensors, got {out}", "write --out model.safetensors")
-    for path in (out, page):
-        if path.exists():
-            raise UserError(f"{path} exists", "choose another --out")
+    _free(out)
     model = trained.model(shared)
     if isinstance(model.network, Rule):
         raise UserError(
@@ -51,12 +50,37 @@ def export(trained: Trained, shared: bool, out: Path) -> list[Path]:
             "use `pfed1bs predict`, or pfed1bs.personal_model in Python",
         )
     facts = card(trained, shared)
-    state = {name: value.detach().clone().contiguous() for name, value in model.network.state_dict().items()}
+    return _write(out, model.network.state_dict(), facts, _page(facts, model, out.name))
+
+
+def export_returned(found: Returned, out: Path) -> list[Path]:
+    """The same of what an app of its own last returned at a node: only the app has the network."""
+    _free(out)
+    facts: Options = {
+        "of": found.node,
+        "steps of the shared weights before its training": found.steps,
+        "one-bit code": found.code,
+        "versions": _versions(),
+    }
+    page = TABLE.format(title=f"The model of {found.node}", rows=_rows(facts))
+    return _write(out, found.model, facts, page + LOAD.format(file=out.name, where="the network of the app"))
+
+
+def _free(out: Path) -> None:
+    if out.suffix != ".safetensors":
+        raise UserError(f"--out must end in .safetensors, got {out}", "write --out model.safetensors")
+    for path in (out, out.with_suffix(".md")):
+        if path.exists():
+            raise UserError(f"{path} exists", "choose another --out")
+
+
+def _write(out: Path, model: State, facts: Options, page: str) -> list[Path]:
+    state = {name: value.detach().clone().contiguous() for name, value in model.items()}
     told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in facts.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     need("safetensors.torch", "cli").save_file(state, out, {"format": "pt", **told})
-    written(page, _page(facts, model, out.name))
-    return [out, page]
+    written(out.with_suffix(".md"), page)
+    return [out, out.with_suffix(".md")]
 
 
 def card(trained: Trained, shared: bool) -> Options:
@@ -75,8 +99,12 @@ def card(trained: Trained, shared: bool) -> Options:
         "shape": trained.about["shape"],
         "classes": trained.about["classes"],
         "normalise": {key: trained.about[key] for key in ("normalise", "mean", "std") if key in trained.about},
-        "versions": {"pfed1bs": release(), "commit": commit(), "torch": torch.__version__},
+        "versions": _versions(),
     }
+
+
+def _versions() -> Options:
+    return {"pfed1bs": release(), "commit": commit(), "torch": torch.__version__}
 
 
 def _judged(trained: Trained, shared: bool) -> Options:
@@ -96,11 +124,15 @@ def _judged(trained: Trained, shared: bool) -> Options:
     return {metric: float(own[column]), "judged_on": f"{own['test_samples']} test samples of client {trained.client}"}
 
 
-def _page(facts: Options, model: Answering, file: str) -> str:
-    """The card to be read."""
-    rows = "\n".join(
+def _rows(facts: Options) -> str:
+    return "\n".join(
         f"| {name} | {value if isinstance(value, str) else json.dumps(value)} |" for name, value in facts.items()
     )
+
+
+def _page(facts: Options, model: Answering, file: str) -> str:
+    """The card to be read."""
     how = "whole numbers as they are" if model.tokens else "uint8 pixels as value / 255, then (value - mean) / std"
-    title = f"{facts['model']} of {facts['of']}"
-    return PAGE.format(title=title, rows=rows, shape=model.shape, how=how, file=file, network=model.network)
+    load = LOAD.format(file=file, where="the network below")
+    text = TABLE.format(title=f"{facts['model']} of {facts['of']}", rows=_rows(facts))
+    return text + PAGE.format(shape=model.shape, how=how, load=load, network=model.network)

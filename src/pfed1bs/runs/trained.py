@@ -22,6 +22,7 @@ from pfed1bs.runs import checkpoint
 from pfed1bs.runs.answering import Answering, answering
 from pfed1bs.runs.config import Config, load, of_tables
 from pfed1bs.runs.folder import identity
+from pfed1bs.runs.returned import refused
 from pfed1bs.runs.run import federation, method
 
 GIVE = "give the folder that `pfed1bs run` printed, or the file of a client on Flower"
@@ -160,6 +161,7 @@ def _file(path: Path, client: int | None) -> Trained:
     tensors, metadata = checkpoint.read(path)
     about: Mapping[str, object] = json.loads(metadata.get("about", "{}"))
     if not about:
+        refused(path)
         raise UserError(f"{path} does not say what its model needs", f"{GIVE}, written by this release")
     number = cast(int, about["client"])
     if client is not None and client != number:
