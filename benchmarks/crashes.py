@@ -1,11 +1,14 @@
 """Kill -9 at random instants of a simulated run and of a federation of processes: do they go on with the same bits?
 
     python benchmarks/crashes.py simulated --kills 50 --out results/crashes.json
-    python benchmarks/crashes.py federation --kills 20 --ports 43000 --out results/crashes.json
+    python benchmarks/crashes.py federation --kills 10 --seed 0 --out results/crashes.json
+    python benchmarks/crashes.py federation --kills 10 --seed 1 --out results/crashes.json
 
 A simulated run is a process of its own that is killed some milliseconds after a random round, or, every second time,
 while the next checkpoint is being written. It goes on to its end, and all that is left in the folder is compared with a
-run that nobody disturbed. In a federation all clients must answer in every round, so its end is that of the simulator.
+run that nobody disturbed. A federation's server, a node or both are killed some seconds after a round was counted, once
+it has done its first. All clients must answer in every round, so its end is that of the simulator. A file keeps the
+kills of other seeds.
 """
 
 import argparse
@@ -24,12 +27,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import flower_processes  # noqa: E402
 from pfed1bs.cli.main import main as pfed1bs  # noqa: E402
-from pfed1bs.core.origin import commit  # noqa: E402
 from pfed1bs.engine.rounds import simulate  # noqa: E402
 from pfed1bs.flower.settings import BELIEVED  # noqa: E402
 from pfed1bs.runs import checkpoint  # noqa: E402
 from pfed1bs.runs.config import load  # noqa: E402
-from pfed1bs.runs.folder import identity  # noqa: E402
+from pfed1bs.runs.environment import environment  # noqa: E402
 from pfed1bs.runs.run import Run, federation, method  # noqa: E402
 
 METHODS = ("pfed1bs-delta", "pfed1bs", "ditto", "scaffold")
@@ -37,6 +39,9 @@ SMALL = "--clients 6 --sampled 3 --steps 3 --batch 16 --data.partition dirichlet
 ROUNDS = 24
 SMALL += ["--evaluate_every", "4", "--threads", "1", "--rounds", str(ROUNDS)]
 FLAGS = ["--clients", "3", "--data.partition", "labels:4", "--steps", "5", "--evaluate_every", "3"]
+FLAGS += ["--algorithm.name", "pfed1bs-delta"]
+DYING, LATE = ("server", "node", "both"), 15  # who is killed, and how many seconds after a round at most
+ABOUT = ("commit", "processor", "cores", "threads", "python", "torch")
 CHANGING = ("seconds", "command", "commit")  # of two runs that are the same
 
 
@@ -113,7 +118,7 @@ def left(out):
     )
 
 
-def federated(kills, seed, port, keep, rounds=3):
+def federated(kills, seed, port, keep, rounds=7):
     """One federation after the other, each with as many kills as fall into it."""
     chance, found = random.Random(seed), []
     if port:
@@ -121,15 +126,16 @@ def federated(kills, seed, port, keep, rounds=3):
     expected = reference(rounds)
     while len(found) < kills:
         with tempfile.TemporaryDirectory() as home:
-            fallen, same = one_federation(Path(home), chance, rounds, expected, min(5, kills - len(found)))
+            dying = [DYING[i % len(DYING)] for i in range(len(found), min(len(found) + rounds - 2, kills))]
+            fallen, same = one_federation(Path(home), chance, rounds, expected, dying)
         found += [{**one, "same": same} for one in fallen]
         print(*found[len(found) - len(fallen) :], sep="\n", flush=True)
         keep(found)
     return found
 
 
-def one_federation(home, chance, rounds, expected, most):
-    """A federation, killed piece by piece until it has done its rounds: the kills, and whether its end is right."""
+def one_federation(home, chance, rounds, expected, dying):
+    """A federation, killed piece by piece after its first round: the kills, and whether its end is right."""
     assert pfed1bs(["flower", "init", str(home / "app"), *FLAGS]) == 0
     folder, fallen = home / "run", []
     keys = {"rounds": rounds, "out": str(folder), "timeout": 75.0, "wait": 60.0, "min_clients": 3, "attempts": 99}
@@ -138,16 +144,14 @@ def one_federation(home, chance, rounds, expected, most):
         for k in range(3):
             processes.supernode(k)
         processes.run(home / "app", **keys)
-        while not (folder / "summary.json").exists():
-            end = time.monotonic() + chance.uniform(0, 40)
-            while time.monotonic() < end and not (folder / "summary.json").exists():
-                time.sleep(0.05)
-            if (folder / "summary.json").exists() or len(fallen) == most:
-                processes.until("the end", (folder / "summary.json").exists, 900)
+        for who in dying:
+            goal = len(metrics(folder)) + 1
+            processes.until("a round", lambda: len(metrics(folder)) >= goal, 900)  # noqa: B023
+            late = chance.uniform(0, LATE)
+            time.sleep(late)
+            if (folder / "summary.json").exists():
                 break
-            who = chance.choice(["server", "node", "both"])
-            lines = (folder / "metrics.jsonl").read_text().count("\n") if (folder / "metrics.jsonl").exists() else 0
-            fallen.append({"who": who, "rounds": lines})
+            fallen.append({"who": who, "rounds": len(metrics(folder)), "seconds": round(late, 1)})
             node = chance.randrange(3)
             for name in [*(["superlink"] if who != "node" else []), *([f"node{node}"] if who != "server" else [])]:
                 processes.kill(name)
@@ -156,7 +160,8 @@ def one_federation(home, chance, rounds, expected, most):
             if who != "server":
                 processes.supernode(node)
             if who != "node":
-                processes.run(home / "app", resume=(folder / "config.toml").exists(), **keys)
+                processes.run(home / "app", resume=True, **keys)
+        processes.until("the end", (folder / "summary.json").exists, 900)
         progress = checkpoint.read(folder / "checkpoint.safetensors")[0]
     server = {key.removeprefix("server/"): value for key, value in progress.items() if key.startswith("server/")}
     lines = [json.loads(line)["round"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -171,7 +176,6 @@ def reference(rounds):
     data = federation(config)
     algorithm = method(config, data.shape, data.num_classes)
     *_, last = simulate(algorithm, data, rounds=rounds, steps=5, trust=config.trust)
-    assert identity(config)
     return last.progress.server
 
 
@@ -184,13 +188,19 @@ def main():
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    command = f"python benchmarks/crashes.py {given.what} --kills {given.kills} --seed {given.seed}"
+    command = f"python benchmarks/crashes.py {given.what} --kills {given.kills} --seed N"
+
+    about = {key: value for key, value in environment("cpu").items() if key in ABOUT}
 
     def keep(found):
         if given.out:
             content = json.loads(given.out.read_text()) if given.out.exists() else {}
-            same = sum(one["same"] for one in found)
-            content[given.what] = {"command": command, "commit": commit(), "same": same, "kills": found}
+            before = content.get(given.what, {}).get("kills", [])
+            kills = [one for one in before if one.get("seed") != given.seed] + [
+                {"seed": given.seed, **one} for one in found
+            ]
+            same = sum(one["same"] for one in kills)
+            content[given.what] = {"command": command, **about, "same": same, "kills": kills}
             given.out.write_text(json.dumps(content, indent=1) + "\n")
 
     run = simulated if given.what == "simulated" else federated

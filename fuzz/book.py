@@ -42,6 +42,7 @@ class Record:
 def write(path: Path, records: dict[str, Record]) -> None:
     """Put the records beside those of other targets."""
     content = json.loads(path.read_text()) if path.exists() else {"targets": {}}
+    content |= {key: about()[key] for key in ("command", "commit")}
     content["targets"] |= {name: {**about(), **asdict(record)} for name, record in records.items() if record.processes}
     draft = path.with_name(path.name + ".part")
     draft.write_text(json.dumps(content, indent=2) + "\n")

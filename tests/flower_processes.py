@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-BIN = Path(sys.executable).parent
+BIN = Path(shutil.which("flower-superlink", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "").parent
 QUIET = {  # nothing may leave this machine
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -131,7 +132,7 @@ class Processes:
         node = ["--node-config", f"partition-id={number} state='{self.home}/state{number}'"]
         return self.start(f"node{number}", [f"{BIN}/flower-supernode", *secure, *where, *node])
 
-    def flwr(self, *words, seconds=60, home=None):
+    def flwr(self, *words, seconds=240, home=None):
         """A command of Flower's, to its end; by somebody else, who has a home of his own."""
         env = {**self.env, "FLWR_HOME": str(home or self.home)}
         done = subprocess.run(

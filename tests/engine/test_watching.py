@@ -69,7 +69,7 @@ def test_until_then_a_server_keeps_the_bytes_of_an_answer_alone(tmp_path):
     )
     list(server.rounds())
     assert len(kept) == 12 and all({*vars(answer)} == {"up", "samples", "log"} for answer in kept)
-    assert all(sum(value.nbytes for value in answer.log.values()) < len(answer.up) for answer in kept)
+    assert all(type(value) is float for answer in kept for value in answer.log.values())
 
 
 def test_a_decoded_message_can_be_heard_again_whatever_was_done_with_it():

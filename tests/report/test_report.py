@@ -3,16 +3,19 @@
 import json
 import re
 import sys
+import tomllib
 from base64 import b64decode
 from html.parser import HTMLParser
 
 import pytest
 
 from pfed1bs import report
-from pfed1bs.report import panels, tables
+from pfed1bs.cli import main as cli
+from pfed1bs.report import panels, repeat, tables
 from pfed1bs.report.groups import Spread, groups
 from pfed1bs.report.headline import headline
 from pfed1bs.report.tables import environment, notes, settings
+from pfed1bs.runs.config import load
 from run_folders import COMMAND, records_of, run_folder
 
 
@@ -262,9 +265,83 @@ def test_the_headline_prefers_the_fewest_bytes_among_the_best_and_training_alone
 
     cheap = said(tmp_path / "a", fedavg=(91.0, 9.0), pfed1bs=(90.8, 1.0), local=(80.0, 0.0))
     assert cheap.title == "pfed1bs: +10.8 points over training alone (one seed) at 1/68 of FedAvg's bytes"
-    assert cheap.told[1].startswith("It sends the fewest bytes of the 2 within 0.3 points of the highest mean")
+    assert cheap.told[2] == (
+        "It was chosen as the one with the fewest bytes of 2 methods with a mean within 0.3 points of the highest; "
+        "one seed shows nothing of chance."
+    )
     alone = said(tmp_path / "b", fedavg=(91.0, 9.0), local=(90.8, 0.0))
-    assert alone.title == "Training alone is within 0.3 points of the best of 2 methods, and sends nothing"
+    assert alone.title == "Training alone: no method's mean is more than 0.3 points above it, and it sends nothing"
+
+
+def test_the_headline_says_what_is_shown_of_the_nearest_other_and_the_result_in_plain_words(tmp_path):
+    scores = {"pfed1bs": (92.0, 93.0), "fedavg": (90.0, 91.1), "local": (80.0, 81.5)}
+    folders = [
+        run_folder(tmp_path, name, seed, (50, at)) for name, pair in scores.items() for seed, at in enumerate(pair)
+    ]
+    told = headline(groups(map(report.read, folders))).told
+    assert told[0] == (
+        "In plain words: on new samples of their own, the models of 2 devices were right 92 times in 100, where models "
+        "that each device trained alone were right 81 times. For that, devices and server sent each other 1/68 of what "
+        "FedAvg, the usual way of learning together, would send."
+    )
+    assert told[2] == (  # 1.95 with a standard error of 0.05, times 12.706
+        "It was chosen for its mean, the highest of 3 in these runs. Paired by seed, it is +1.95 points from fedavg, "
+        "95 % interval +1.31 to +2.59: a difference is shown, though chosen after looking."
+    )
+
+
+def test_a_saved_table_gives_the_page_of_its_runs_without_their_clients(tmp_path, capsys):
+    for name, at in (("local", 88.0), ("pfed1bs", 91.5)):
+        for seed in (0, 1):
+            run_folder(tmp_path / "runs", name, seed, (50.0, at + seed))
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    whole = (tmp_path / "runs" / "report.html").read_text()
+    saved = tmp_path / "runs" / "table.json"
+    capsys.readouterr()
+    assert cli.main(["report", str(saved), "--against", "local", "--out", str(tmp_path / "again")]) == 0
+    said = capsys.readouterr().out
+    assert "+3.50" in said and said.endswith("again/report.html\n")
+    page = (tmp_path / "again" / "report.html").read_text()
+    assert [row[:3] for row in cells(page)] == [row[:3] for row in cells(whole)]
+    title = re.compile("<h1>.*</h1>")
+    assert title.search(page)[0] == title.search(whole)[0] and "Differences to local" in page
+    assert 'id="clients"' not in page and 'id="accuracy-rounds"' in page
+    saved.write_text(json.dumps({"runs": [{"algorithm": "local", "seed": 0, "accuracy": 1.0}]}))
+    assert cli.main(["report", str(saved), "--out", str(tmp_path / "no")]) == 2
+    assert "holds too little for a page" in capsys.readouterr().err
+
+
+def test_a_page_holds_all_that_repeats_it_and_no_folder_of_whoever_made_it(tmp_path):
+    command = "pfed1bs compare /home/ann/mine.toml --runs 'pfed1bs lam=2' --out=/home/ann/x --resume"
+    folders = [
+        run_folder(tmp_path / "runs", name, seed, options=options, command=command, version="1.2", commit="abc+")
+        for name, options in (("local", "lr = 0.1"), ("pfed1bs", "lam = 1"), ("pfed1bs", "lam = 2"))
+        for seed in (0, 1)
+    ]
+    records = list(map(report.read, folders))
+    found = repeat.repeated(records, groups(records))
+    assert found.asked == ["pfed1bs compare mine.toml --runs 'pfed1bs lam=2' --out=x"]
+    assert (found.version, found.commit, found.changed, found.took) == ("1.2", "abc", True, "12 seconds")
+    told = tomllib.loads(found.recipe)
+    assert told["compare"] == {"algorithms": ["local", "pfed1bs"], "seeds": [0, 1]} and told["batch"] == 64
+    assert told["options"] == {"local": {"lr": 0.1}, "pfed1bs": {"lam": 1}}
+    assert found.commands == ["pfed1bs compare recipe.toml --runs 'pfed1bs lam=2'"]
+    (tmp_path / "recipe.toml").write_text(found.recipe)
+    config = load(str(tmp_path / "recipe.toml"))
+    assert config.compare.seeds == [0, 1] and config.clients == 2
+    page = page_of(records, tmp_path)
+    assert "/home/ann" not in page and "pip install -c constraints.txt torch" in page and "lam = 1" in page
+
+
+def test_runs_that_differ_in_more_than_the_method_are_repeated_one_by_one(tmp_path):
+    first, second = run_folder(tmp_path / "runs", "pfed1bs"), run_folder(tmp_path / "runs", "fedavg", seed=3)
+    config = (second / "config.toml").read_text()
+    (second / "config.toml").write_text(config.replace("batch = 64", "batch = 32"))
+    records = [report.read(first), report.read(second)]
+    assert repeat.commands(groups(records)) == [
+        "pfed1bs compare recipe.toml --algorithms '' --runs pfed1bs --batch=64 --seeds 0",
+        "pfed1bs compare recipe.toml --algorithms '' --runs fedavg --batch=32 --seeds 3",
+    ]
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "jinja2"])

@@ -57,6 +57,22 @@ def test_a_row_tells_what_was_run_and_on_what(quick):
     assert {"options", "seed", "commit", "device", "time", "accuracy"} <= {*heads}
 
 
+def test_rows_are_runs_for_a_report_and_cells_are_not(quick, tmp_path, monkeypatch, capsys):
+    found = []
+    monkeypatch.setattr("pfed1bs.cli.terminal.write", lambda records, *_: found.extend(records))
+    folder = quick / "out" / "table-main"
+    assert cli.main(["report", str(folder / "runs.jsonl"), "--out", str(tmp_path)]) == 0
+    rows = [row for row in lines(folder) if "summary" in row]
+    assert [record.sent()[-1] for record in found] == [row["curve"]["sent"][-1] for row in rows]
+    assert cli.main(["report", str(folder / "table.json"), "--out", str(tmp_path)]) == 2
+    assert "or runs.jsonl of `reproduce`" in capsys.readouterr().err
+
+
+def test_what_is_left_out_by_only_is_told_with_what_there_is(tmp_path, capsys):
+    assert reproduce("table-main", "--only", "mnist", "--out", str(tmp_path)) == 2
+    assert "no run is left: there are data sets digits" in capsys.readouterr().err
+
+
 def test_finished_runs_are_not_repeated_and_a_missing_one_is(copied, capsys):
     words = ["table-main", "--out", str(copied / "out"), "--work", str(copied / "work")]
     before = lines(copied / "out" / "table-main")

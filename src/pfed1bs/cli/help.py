@@ -12,7 +12,7 @@ HELP = {  # what it is for: how it is written
     "[--algorithms NAMES] [--seeds 100,101] [--points 9] [--write RECIPE.toml]",
     "reproduce": "a table or figure of the paper, with what it left out beside it: pfed1bs reproduce NAME|all "
     "[--quick] [--only mnist] [--seeds 0] [--resume]",
-    "report": "make report.html from run folders: pfed1bs report RUN... [--against NAME] [--out DIR]",
+    "report": "make report.html from run folders or saved tables: pfed1bs report RUN... [--against NAME] [--out DIR]",
     "runs": "list runs, compare two, hand rounds to other programs: pfed1bs runs [FOLDER...] [--where KEY=VALUE ...] "
     "[--differ] [--csv FILE] [--tensorboard DIR]",
     "export": "a trained model as a plain state_dict, with a card: pfed1bs export RUN --client 3 --out "

@@ -11,13 +11,15 @@ from pfed1bs.cli.words import JSON, RESUME, arguments, ready, seeds, split, whol
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.origin import pasted
 from pfed1bs.report.drawn import ENDINGS
-from pfed1bs.report.records import table
+from pfed1bs.report.groups import groups
+from pfed1bs.report.results import labelled
+from pfed1bs.report.saved import saved
 from pfed1bs.report.statistics import Against
 from pfed1bs.runs import flags
 from pfed1bs.runs.config import Config, DataConfig, load
 from pfed1bs.runs.folder import written
 from pfed1bs.runs.run import folder_of
-from pfed1bs.studies import chosen, comparison, sweeping, tuning
+from pfed1bs.studies import chosen, comparison, finished, sweeping, tuning
 from pfed1bs.studies.design import Design, varied
 
 AGAINST = {
@@ -134,19 +136,26 @@ def compared_with(own: Namespace, methods: list[str]) -> Against | None:
 def report_command(words: list[str]) -> None:
     """`pfed1bs report RUN...`: a page from files only; that of one folder in it, that of several in a new one.
 
-    `pfed1bs report table.json --against NAME` prints the differences between the rows of a table.
+    A saved table, table.json of `compare` or runs.jsonl of `reproduce`, gives a page without its clients' part.
     """
     own = arguments("report", words, "folder for the page (default: that of the runs, or a new one)", AGAINST)
-    folders, against = [Path(name) for name in own.folders], Against.asked(own.against, own.tested)
-    if against and [path.suffix for path in folders] == [".json"]:
-        terminal.show_differences(against, table(folders[0]))
-        return
-    records = report.collect(folders)
-    folder = Path(own.out) if own.out else folders[0] if len(folders) == 1 else _new(records)
-    if (folder / "config.toml").exists() and folders != [folder]:
+    places, against = [Path(name) for name in own.folders], Against.asked(own.against, own.tested)
+    records = [record for place in places for record in _read(place)]
+    one = places[0] if len(places) == 1 and places[0].is_dir() else None
+    folder = Path(own.out) if own.out else one or _new(records)
+    if (folder / "config.toml").exists() and places != [folder]:
         raise UserError(f"{folder} is a run folder with a report of its own", "choose another --out")
+    if against and places[0].is_file():
+        terminal.show_differences(against, labelled(groups(records)))
     terminal.write(records, folder, against, ENDINGS)
     print(folder / "report.html")
+
+
+def _read(place: Path) -> list[report.RunRecord]:
+    """The runs of a folder, or of a saved table."""
+    if place.is_file() and place.suffix == ".jsonl":
+        return [finished.record_of(row) for row in finished.Finished.of(place.parent).rows if "summary" in row]
+    return saved(place) if place.is_file() else report.collect([place])
 
 
 def _new(records: list[report.RunRecord]) -> Path:

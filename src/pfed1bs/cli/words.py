@@ -32,7 +32,12 @@ def arguments(
     parser = parser_of(command)
     parser.add_argument("-h", "--help", action="help", help="show this")
     if folders is not None:
-        parser.add_argument("folders", nargs="+", metavar="RUN", help="run folders, folders of them, or a table.json")
+        parser.add_argument(
+            "folders",
+            nargs="+",
+            metavar="RUN",
+            help="run folders, folders of them, or saved tables: table.json of compare, runs.jsonl of reproduce",
+        )
         for name, text in folders.items():
             parser.add_argument(name, default=None, help=text)
     else:

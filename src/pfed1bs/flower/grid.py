@@ -1,6 +1,9 @@
 """Where contents become Flower's messages and back: one ConfigRecord each, the smallest that Flower can carry."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from math import inf
 from time import monotonic, sleep
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -10,6 +13,9 @@ from pfed1bs.flower.link import LATE, Content, Question, Reply, Size, Ticket
 
 NAME = "pfed1bs"  # of the one record
 SENT = 500  # letters that are made at once
+EXPIRED = (3, 4)  # Flower's codes of a question and of an answer whose time is over, which may end before ours
+PARTS = 3  # of an answer: message, records, record
+PATIENCE = {"query": 10.0}  # seconds to wait for the parts of an answer that was announced; otherwise all there is
 TYPES = {"query": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
@@ -35,6 +41,48 @@ def serialised(message: Message) -> int:
     around = len(message.deflate()) + len(hollow.deflate())
     message.content = held
     return around + sum(len(one.deflate()) for one in held.values())
+
+
+Fetch = Callable[..., dict[str, bytes]]
+
+
+def fetched(
+    fetch: Fetch, end: float, object_ids: list[str], pull_object_fn: Callable[[str], bytes]
+) -> dict[str, bytes]:
+    """The parts of an answer, if there are as many as ours have, they come in time, and they make a message.
+
+    A node announces an answer before it sends its parts. Flower waits for them for up to two hours, before it looks at
+    the next answer, and raises whatever comes of parts that are no message.
+    """
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents
+
+    if len(object_ids) > PARTS:
+        raise ObjectPullError(object_ids[-1], f"an answer has {PARTS} parts, got {len(object_ids)}")
+    try:
+        found = fetch(object_ids, pull_object_fn, max_time=max(0.0, end - monotonic()), backoff_cap=1.0)
+    except ObjectPullError as error:
+        raise (ObjectPullError(object_ids[-1], LATE) if monotonic() >= end else error) from None
+    try:
+        whole = inflate_object_from_contents(object_ids[-1], {**found})
+    except Exception as error:  # whatever Flower's readers say of bytes
+        raise ObjectPullError(object_ids[-1], f"it is no message: {type(error).__name__}") from None
+    if not isinstance(whole, Message):
+        raise ObjectPullError(object_ids[-1], f"it is no message but a {type(whole).__name__}")
+    return found
+
+
+@contextmanager
+def careful(end: float) -> Iterator[None]:
+    """Let Flower's grid fetch answers until then."""
+    from flwr.superlink.grid import http_grid
+
+    names = vars(http_grid)
+    fetch = names["pull_objects"]
+    names["pull_objects"] = partial(fetched, fetch, end)
+    try:
+        yield
+    finally:
+        names["pull_objects"] = fetch
 
 
 class GridLink:
@@ -63,12 +111,13 @@ class GridLink:
                 raise RuntimeError(f"{len(nodes)} messages of {down} bytes are more than the SuperLink takes at once")
             # A letter that could not be sent has no number; it waits under its own name, and in vain.
             waiting |= {number or f"unsent {node}": node for number, node in zip(numbers, nodes, strict=True)}
-        return Ticket(waiting, monotonic() + timeout)
+        return Ticket(waiting, monotonic() + timeout, PATIENCE.get(question, inf))
 
     def collect(self, ticket: Ticket) -> list[Reply]:
         """What has come back, once each; an error may come from the SuperLink, so the question tells the node."""
         sent = [number for number in ticket.waiting if not number.startswith("unsent")]
-        found = self.grid.pull_messages(sent) if sent else []
+        with careful(min(ticket.end, monotonic() + ticket.patience)):
+            found = self.grid.pull_messages(sent) if sent else []
         asked = ((one.metadata.reply_to_message_id, one) for one in found)
         replies = [self._reply(ticket.waiting.pop(number), one) for number, one in asked if number in ticket.waiting]
         if not ticket.waiting or (sent and monotonic() < ticket.end):
@@ -80,7 +129,9 @@ class GridLink:
     def _reply(self, node: int, message: Message) -> Reply:
         self.size = Size(self.size.up + serialised(message), self.size.down, self.size.messages)
         if message.has_error():
-            return Reply(node, None, f"{message.error.reason} (Flower's code {message.error.code})")
+            reason, code = message.error.reason or "", message.error.code
+            late = code in EXPIRED and (reason.endswith(LATE) or "Failed to pull" not in reason)
+            return Reply(node, None, LATE if late else f"{reason} (Flower's code {code})")
         try:
             return Reply(node, content_of(message.content))
         except ValueError as error:

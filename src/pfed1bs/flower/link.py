@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, Protocol
 
 POLL = 0.2  # seconds between looks for replies
@@ -40,6 +41,7 @@ class Ticket:
 
     waiting: dict[str, int]  # number of a question: the node that has not answered it yet
     end: float  # when to stop waiting, on the link's clock
+    patience: float = inf  # seconds to wait for the rest of an answer that has begun
 
 
 class Link(Protocol):

@@ -8,20 +8,20 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from pfed1bs.engine.contract import Algorithm, Cohort, State
+from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.ledger import traffic
 from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, prepare
 from pfed1bs.engine.scores import Score
-from pfed1bs.engine.trust import finite
-from pfed1bs.engine.turns import Diverged, joined
+from pfed1bs.engine.turns import Diverged
 from pfed1bs.flower.judging import needed, possible
 from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, numbers, reals, told, whole
 from pfed1bs.flower.roster import Roster
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs.config import Config
-from pfed1bs.wire.messages import decode
+from pfed1bs.wire.messages import Decoder, decoder
 
 PAUSE = 1.0  # seconds between looks at who is connected
+LARGEST = torch.finfo(torch.float32).max  # number that is logged
 AGAIN = 10  # looks after which nodes that did not introduce themselves well are asked once more
 
 
@@ -35,7 +35,7 @@ class Answer:
 
     up: bytes
     samples: int
-    log: State
+    log: dict[str, float]
 
 
 @dataclass
@@ -121,11 +121,13 @@ class Server:
             for client, items in zip(plan.active.ids.tolist(), plan.news, strict=True)
         }
         valid: dict[int, Answer] = {}
+        known = self.algorithm.known(now.server, "up", now.round)
+        read = decoder(self.algorithm.up, kind="up", round=now.round, known=known, packed=True)
         for client, reply in self._asked("train", now, letters):
             try:
                 if client in valid:
                     raise ValueError("it has answered already")
-                valid[client] = self._answer(now, client, reply, client in sampled)
+                valid[client] = self._answer(now, client, reply, client in sampled, read)
                 self.roster.note(client, None)
                 self.roster.lost.discard(client)
             except ValueError as error:
@@ -161,15 +163,14 @@ class Server:
             raise ValueError(f"it holds the states of rounds {held}, not that of {int(now.seen[client])}")
         return content
 
-    def _answer(self, now: Progress, client: int, reply: Reply, sampled: bool) -> Answer:
+    def _answer(self, now: Progress, client: int, reply: Reply, sampled: bool, read: Decoder) -> Answer:
         content, samples = self._content(now, client, reply), self.roster.members[client].samples
         up = content.get("up")
         if not isinstance(up, bytes):
             raise ValueError(f"its message must be bytes, got {type(up).__name__}")
         if not (sampled and self.algorithm.up):
             return Answer(b"", samples, self._log(content))
-        known = self.algorithm.known(now.server, "up", now.round)
-        message = decode(self.algorithm.up, up, kind="up", round=now.round, samples=samples, known=known, packed=True)
+        message = read(up, samples)
         if not message and self.algorithm.replicates:
             self.roster.lost.add(client)
             self.differing.append(up)
@@ -178,13 +179,13 @@ class Server:
             raise ValueError("its message is empty")
         return Answer(up, samples, self._log(content))  # it is decoded again when it is counted: bytes are the least
 
-    def _log(self, content: Content) -> State:
+    def _log(self, content: Content) -> dict[str, float]:
         """What a client says about its training, under names that cannot be taken for the server's own."""
         found = reals(content, "log/")
         if not all(len(values) == 1 and isfinite(values[0]) and name.isalpha() for name, values in found.items()):
             raise ValueError("what it logs must be one finite number under each name")
-        log = {name: torch.tensor(values) for name, values in found.items() if name not in ("round", "seconds")}
-        if not finite(log):  # in float32
+        log = {name: values[0] for name, values in found.items() if name not in ("round", "seconds")}
+        if any(abs(value) > LARGEST for value in log.values()):
             raise ValueError("what it logs is too large a number")
         return log
 
@@ -204,9 +205,9 @@ class Server:
         after, extra = replace(after, lost=after.lost | self.roster.lost), counted(self.differing)
         logs = [answers[client].log for client in sorted(answers)]
         common = {*logs[0]}.intersection(*logs)
-        log = joined([{name: one[name] for name in sorted(common)} for one in logs])
+        log = {name: torch.tensor([one[name] for one in logs]) for name in sorted(common)}
         bill = traffic(self.algorithm, news, [*sent, *self.differing], everyone)
-        self.resting |= {client for client, answer in answers.items() if float(answer.log.get("rest", 0.0)) == 1}
+        self.resting |= {client for client, answer in answers.items() if answer.log.get("rest") == 1}
         last = len(self.resting) == self.config.clients
         log |= {**shared, **extra}
         return Round(now.round, part.cohort, bill, sent, log, seconds, after, self.roster.sizes, last=last)

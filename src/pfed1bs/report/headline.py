@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pfed1bs.report.groups import Group, Spread
 from pfed1bs.report.leading import sent, worth
-from pfed1bs.report.results import gain
-from pfed1bs.report.statistics import MARGIN
+from pfed1bs.report.results import gain, labelled
+from pfed1bs.report.statistics import MARGIN, paired
 
 
 @dataclass(frozen=True)
@@ -18,22 +18,47 @@ class Headline:
 
 
 def headline(found: Sequence[Group]) -> Headline:
-    """Of the methods that come within a small margin of the best mean, the one that sends least."""
+    """Of the methods that come within a small margin of the highest mean, the one that sends least."""
     best = max(found, key=worth)
     margin = MARGIN if best.metric.percent else 0.0
     near = [group for group in found if worth(group) >= worth(best) - margin]
     chosen = min(near, key=lambda group: (sent(group), -worth(group)))
     ahead = gain(chosen, found)
-    told = [_value(chosen, ahead, found), _chosen(chosen, best, len(near), len(found))]
+    told = [plainly(chosen, found), _value(chosen, ahead, found), _chosen(chosen, found, len(near))]
     return Headline(_title(chosen, ahead, len(found)), [text for text in told if text])
+
+
+def plainly(chosen: Group, found: Sequence[Group]) -> str:
+    """The result for somebody who has never heard of any of it."""
+    value = chosen.spread(chosen.metric.name)
+    if value is None or not chosen.metric.percent or chosen.metric.name != "accuracy":
+        return ""
+    clients = f"{chosen.records[0].summary.get('clients', 'several')} devices"
+    text = (
+        f"In plain words: on new samples of their own, the models of {clients} were right {value.mean:.0f} times in 100"
+    )
+    alone = next((group for group in found if group.algorithm == "local"), None)
+    before = alone.spread(alone.metric.name) if alone else None
+    if alone is chosen:
+        return f"{text}, each trained on its own device's data alone, with nothing sent."
+    if before:
+        text += f", where models that each device trained alone were right {before.mean:.0f} times"
+    ratio = chosen.spread("ratio_to_fedavg")
+    if ratio is None or not ratio.mean:
+        return f"{text}."
+    usual = "what FedAvg, the usual way of learning together, would send"
+    if abs(ratio.mean - 1) < 0.05:
+        return f"{text}. For that, devices and server sent each other {usual}."
+    share = f"1/{1 / ratio.mean:.0f} of" if ratio.mean < 0.5 else f"{ratio.mean:.2g} times"
+    return f"{text}. For that, devices and server sent each other {share} {usual}."
 
 
 def _title(chosen: Group, ahead: Spread | None, methods: int) -> str:
     metric, value = chosen.metric, chosen.spread(chosen.metric.name)
     assert value is not None  # a record without it is refused
     if chosen.algorithm == "local" and methods > 1:
-        close = f"within {MARGIN} points of" if metric.percent else "as good as"
-        return f"Training alone is {close} the best of {methods} methods, and sends nothing"
+        above = f"more than {MARGIN} points above" if metric.percent else "ahead of"
+        return f"Training alone: no method's mean is {above} it, and it sends nothing"
     said = f"{_number(value.mean, chosen)} {metric.words.removesuffix(' (%)')}"
     if ahead is not None and metric.percent:
         said = f"{ahead.mean:+.1f} points over training alone"
@@ -78,16 +103,30 @@ def _value(chosen: Group, ahead: Spread | None, found: Sequence[Group]) -> str:
     return f"{text}, 95 % interval {low:+.{digits}f} to {high:+.{digits}f}.{shown}"
 
 
-def _chosen(chosen: Group, best: Group, near: int, methods: int) -> str:
-    """How the method of the headline was chosen."""
-    if methods == 1:
+def _chosen(chosen: Group, found: Sequence[Group], near: int) -> str:
+    """How the method of the headline was chosen, and what is shown of its distance to the nearest other."""
+    if len(found) == 1:
         return ""
-    many = f"of {methods} methods" if methods > 2 else "of the two"
-    if near == 1:
-        first = "highest" if best.metric.better == "higher" else "lowest"
-        return f"It has the {first} mean {many}; a small lead over the next one may be chance."
-    others = f" The highest is {best.label} with {_with_interval(best)}." if best is not chosen else ""
-    return f"It sends the fewest bytes of the {near} within {MARGIN} points of the highest mean {many}.{others}"
+    metric = chosen.metric
+    first = "highest" if metric.better == "higher" else "lowest"
+    others = [group for group in found if group is not chosen]
+    other = max(others, key=worth)
+    within = f"within {MARGIN} points of" if metric.percent else "as good as"
+    why = (
+        f"It was chosen for its mean, the {first} of {len(found)} in these runs"
+        if near == 1
+        else f"It was chosen as the one with the fewest bytes of {near} methods with a mean {within} the {first}"
+    )
+    pairs = paired(labelled([chosen, other]), other.label, metric.name)
+    if not pairs or len(pairs[0].values) < 2:
+        return f"{why}; one seed shows nothing of chance."
+    low, high = pairs[0].interval()
+    unit, digits = " points" if metric.percent else "", metric.digits
+    shown = "no difference is shown" if low <= 0 <= high else "a difference is shown, though chosen after looking"
+    return (
+        f"{why}. Paired by seed, it is {pairs[0].mean:+.{digits}f}{unit} from {other.label}, 95 % interval "
+        f"{low:+.{digits}f} to {high:+.{digits}f}: {shown}."
+    )
 
 
 def _with_interval(group: Group) -> str:

@@ -16,6 +16,7 @@ from pfed1bs.report.headline import headline
 from pfed1bs.report.leading import leading, ordered
 from pfed1bs.report.pictures import Picture, shown_of
 from pfed1bs.report.records import RunRecord
+from pfed1bs.report.repeat import repeated
 from pfed1bs.report.results import labelled, results
 from pfed1bs.report.statistics import Against
 from pfed1bs.report.style import DARK
@@ -74,7 +75,7 @@ def page(
     jinja = need("jinja2", "report").Environment(
         autoescape=True, undefined=need("jinja2", "report").StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    metric, home = found[0].metric, files("pfed1bs.report")
+    metric, home, again = found[0].metric, files("pfed1bs.report"), repeated(records, found)
     told = metric.name if metric.percent else metric.words
     texts = {part: home.joinpath(f"report.{part}").read_text(encoding="utf-8") for part in ("html", "css", "js")}
     text: str = jinja.from_string(texts["html"]).render(
@@ -95,7 +96,8 @@ def page(
         clients=clients(found),
         settings=settings(found),
         environment=environment(records),
-        commands=dict.fromkeys(str(record.summary.get("command", record.env.get("command"))) for record in records),
+        repeat=again,
+        recipe=b64encode(again.recipe.encode()).decode(),
         colours={variable(light): (light, dark) for light, dark in DARK.items()},
     )
     return text

@@ -63,6 +63,8 @@ def differences(shown: Sequence[Shown], verdicts: Sequence[Verdict], against: st
 def accuracy_clients(shown: Sequence[Shown]) -> Picture | None:
     """The metric of every client at the smallest seed, beside the labels that it holds where that is known."""
     metric = shown[0].group.metric
+    if not all(record.clients for item in shown for record in item.group.records):
+        return None
     seed = min(record.seed for item in shown for record in item.group.records)
     first = [(item, item.group.records[0]) for item in shown if item.group.records[0].seed == seed]
     base, record = next(((item, own) for item, own in first if item.group.algorithm == "local"), first[0])

@@ -33,7 +33,7 @@ class RunRecord:
     config: Json
     env: Json
     metrics: list[dict[str, float]]  # one per round, from round 0 without gaps; logs that are no number are left out
-    clients: list[dict[str, float]]  # the last evaluation, one per client
+    clients: list[dict[str, float]]  # the last evaluation, one per client; none where a table alone was kept
     summary: Json
     labels: np.ndarray | None = None  # training samples of every client by label, (K, C), where that is known
 
@@ -65,8 +65,10 @@ class RunRecord:
     def sent(self) -> list[int]:
         """Bytes sent up to and including each round: up, down to every receiver, and one-off."""
         total, result = 0, []
-        for row in self.metrics:
-            total += int(row["up_bytes"] + row["down_bytes"] + row.get("once_bytes", 0))
+        for row in self.metrics:  # those of a saved table know the sum alone
+            total += int(
+                row.get("sent_bytes", row.get("up_bytes", 0) + row.get("down_bytes", 0) + row.get("once_bytes", 0))
+            )
             result.append(total)
         return result
 
@@ -123,7 +125,9 @@ def table(path: Path) -> list[Json]:
     """The runs of a table.json, or of an older file in results/, with what `compare` writes now."""
     runs = _read(path, _object).get("runs")
     if not isinstance(runs, list) or not all(isinstance(run, dict) and {"algorithm", "seed"} <= {*run} for run in runs):
-        raise UserError(f"{path} is no table of runs", "give the table.json of `pfed1bs compare`")
+        raise UserError(
+            f"{path} is no table of runs", "give the table.json of `pfed1bs compare`, or runs.jsonl of `reproduce`"
+        )
     shared = [item for item in runs[0].get("options", {}).items() if all(item in _options(run) for run in runs)]
     return [_older(run, shared) | run for run in runs]
 

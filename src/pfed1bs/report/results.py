@@ -9,7 +9,7 @@ from pfed1bs.core.options import keys
 from pfed1bs.engine.metrics import Metric
 from pfed1bs.report.columns import Cell, Column, Row, columns
 from pfed1bs.report.columns import significant as significant
-from pfed1bs.report.groups import Group, Spread, groups
+from pfed1bs.report.groups import Group, Spread, flatten, groups
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.report.statistics import Against
 
@@ -86,20 +86,28 @@ def labelled(found: Sequence[Group]) -> list[Json]:
 
 def plain(records: Sequence[RunRecord], against: Against | None = None) -> Json:
     """Every run with its label, options, summary and curve (round, bytes so far, its metric), for a file."""
-    runs = []
+    runs, recipe = [], {key: value for key, value in records[0].config.items() if key != "algorithm"}
     for group in groups(records):
         for record in group.records:
             sent, metric = record.sent(), record.metric.name
             curve = [[t + 1, sent[t], line[metric]] for t, line in enumerate(record.metrics) if metric in line]
             own = {"label": group.label, "options": chosen(record), "device": record.env.get("device")}
-            runs.append({**own, **record.summary, "curve": curve})
-    recipe = {key: value for key, value in records[0].config.items() if key != "algorithm"}
+            runs.append({**own, **apart(group.settings, recipe), **record.summary, "curve": curve})
     return {
         "recipe": recipe,
         "runs": runs,
         "over_seeds": over_seeds(groups(records)),
         **({"paired": against.plain(runs)} if against else {}),
     }
+
+
+def apart(settings: Json, recipe: Json) -> Json:
+    """The settings of a run that are not those of the recipe, apart from the method's."""
+    known = flatten(recipe)
+    own = {
+        key: value for key, value in settings.items() if not key.startswith("algorithm.") and known.get(key) != value
+    }
+    return {"settings": own} if own else {}
 
 
 def over_seeds(found: Sequence[Group]) -> list[Json]:
@@ -146,6 +154,8 @@ def gain(group: Group, among: Sequence[Group]) -> Spread | None:
     return Spread.of(points) if points else None
 
 
-def partition(record: RunRecord) -> tuple[tuple[float, ...], ...]:
+def partition(record: RunRecord) -> tuple[tuple[float | str, ...], ...]:
     """Who holds how many samples: runs that agree in it and in the seed judged the same clients."""
+    if not record.clients:
+        return ((str(record.config.get("data")), str(record.config.get("clients"))),)
     return tuple((row["client"], row["train_samples"], row["test_samples"]) for row in record.clients)

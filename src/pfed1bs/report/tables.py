@@ -83,10 +83,11 @@ def notes(found: Sequence[Group]) -> list[str]:
 
 def clients(found: Sequence[Group]) -> list[Clients]:
     """One table per seed and partition, a column per method and kind of model."""
-    parts: dict[tuple[int, tuple[tuple[float, ...], ...]], list[tuple[Group, RunRecord]]] = {}
+    parts: dict[tuple[int, tuple[tuple[float | str, ...], ...]], list[tuple[Group, RunRecord]]] = {}
     for group in found:
         for record in group.records:
-            parts.setdefault((record.seed, partition(record)), []).append((group, record))
+            if record.clients:
+                parts.setdefault((record.seed, partition(record)), []).append((group, record))
     tables = []
     for (seed, held), runs in sorted(parts.items(), key=lambda part: part[0][0]):
         kinds = [(group, record, kind) for group, record in runs for kind in MODELS]

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import sys
 import time
 from importlib.metadata import version
@@ -68,4 +69,4 @@ def cpuinfo(key: str) -> list[str]:
 
 def argv() -> str:
     """The command that is running, to be written down with its results."""
-    return " ".join(["pfed1bs", *sys.argv[1:]])
+    return shlex.join(["pfed1bs", *sys.argv[1:]])

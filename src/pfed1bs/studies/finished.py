@@ -104,12 +104,12 @@ def record_of(row: Json) -> RunRecord:
     curve, clients = cast(Curve, row["curve"]), cast(dict[str, list[float]], row["clients"])
     config, env, summary = (cast(Json, row[key]) for key in ("config", "env", "summary"))
     rounds = range(int(str(summary["rounds"])))
-    lines: list[dict[str, float]] = [{"round": number, "up_bytes": 0, "down_bytes": 0} for number in rounds]
+    lines: list[dict[str, float]] = [{"round": number, "sent_bytes": 0} for number in rounds]
     before = 0.0
     for number, *values in zip(*curve.values(), strict=True):
         told = {key: value for key, value in zip([*curve][1:], values, strict=True) if value is not None}
         sent = told.pop("sent")
-        lines[int(number or 0)] |= {**told, "up_bytes": sent - before}
+        lines[int(number or 0)] |= {**told, "sent_bytes": sent - before}
         before = sent
     people = [dict(zip(clients, values, strict=True)) for values in zip(*clients.values(), strict=True)]
     return RunRecord(Path(str(row["label"])), config, env, lines, people, summary)

@@ -26,7 +26,7 @@ from pfed1bs.wire.header import (
 )
 
 __all__ = ["HEADER", "KINDS", "VERSION", "Header", "Kind", "Refused", "read_header"]
-__all__ += ["Codec", "Layout", "Message", "coordinates", "fingerprint", "fixed_size"]
+__all__ += ["Codec", "Decoder", "Layout", "Message", "coordinates", "fingerprint", "fixed_size"]
 __all__ += ["decode", "decoder", "encode", "encoder"]
 
 U32_BYTES = struct.Struct("<I")  # the length before a field of varying size that is not the last
@@ -62,6 +62,7 @@ class Codec(Protocol):
 
 Message = dict[str, Tensor]
 Layout = Mapping[str, Codec]
+Decoder = Callable[[bytes, int | None], Message]
 Reader = tuple[int | None, bool, Callable[[bytes | memoryview], Tensor]]
 
 
@@ -178,7 +179,7 @@ def decode(
 
 def decoder(
     layout: Layout, *, kind: Kind, round: int, known: Mapping[str, Tensor] | None = None, packed: bool = False
-) -> Callable[[bytes, int | None], Message]:
+) -> Decoder:
     """`decode` for the messages of many; what they share is made once."""
     facts, number = _facts(layout), KINDS[kind]
     readers = {name: _reader(codec, (known or {}).get(name), packed) for name, codec in layout.items()}
