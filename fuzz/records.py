@@ -46,11 +46,11 @@ def record(data: bytes) -> None:
 def believe(content: Content) -> None:
     """Everything that a server and a client look up in a content: a value, or a ValueError."""
     one, now = server(), begin(server().algorithm, 2)
-    reply = Reply(7, content)
+    reply, read = Reply(7, content), one._reader(now)
     looks: list[Callable[[], object]] = [
         lambda: one.roster._member(reply),
-        lambda: one._answer(now, 0, reply, True),
-        lambda: one._answer(now, 0, reply, False),
+        lambda: one._answer(now, 0, reply, True, read),
+        lambda: one._answer(now, 0, reply, False, read),
         lambda: one._scores(one._content(now, 0, reply)),
         lambda: [whole(content, key) for key in ("base", "round")],
         lambda: [text(content, "federation"), numbers(content, "held"), reals(content, "log/")],

@@ -121,8 +121,7 @@ class Server:
             for client, items in zip(plan.active.ids.tolist(), plan.news, strict=True)
         }
         valid: dict[int, Answer] = {}
-        known = self.algorithm.known(now.server, "up", now.round)
-        read = decoder(self.algorithm.up, kind="up", round=now.round, known=known, packed=True)
+        read = self._reader(now)
         for client, reply in self._asked("train", now, letters):
             try:
                 if client in valid:
@@ -162,6 +161,11 @@ class Server:
             self.roster.note(client, held)
             raise ValueError(f"it holds the states of rounds {held}, not that of {int(now.seen[client])}")
         return content
+
+    def _reader(self, now: Progress) -> Decoder:
+        """What reads the messages of a round."""
+        known = self.algorithm.known(now.server, "up", now.round)
+        return decoder(self.algorithm.up, kind="up", round=now.round, known=known, packed=True)
 
     def _answer(self, now: Progress, client: int, reply: Reply, sampled: bool, read: Decoder) -> Answer:
         content, samples = self._content(now, client, reply), self.roster.members[client].samples
