@@ -33,6 +33,8 @@ FAULTS = {"lost": 0.2, "restarts": 0.05}
 SETTINGS = {  # name: after two lines?, share of nodes in a round, faults, a state folder?
     "fedavg, all": (False, 1.0, {}, False),
     "onebit, all": (True, 1.0, {}, False),
+    "fedavg, all, faults": (False, 1.0, FAULTS, False),
+    "onebit, all, faults": (True, 1.0, FAULTS, False),
     "fedavg, 5 of 20": (False, 0.25, {}, False),
     "onebit, 5 of 20": (True, 0.25, {}, False),
     "fedavg, 5 of 20, faults": (False, 0.25, FAULTS, False),

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pfed1bs.core import rng
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.rng import stream
 from pfed1bs.nn import dropout
 from pfed1bs.nn.task import Task
@@ -121,6 +122,15 @@ def test_gradients_of_stacked_layers_are_those_of_autograd(name):
     torch.testing.assert_close(grad, expected[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(loss, expected[1], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(task.logits(w, x, {})[1], _one(model, task, w[1])(x[1]).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("token", [-1, LETTERS])
+def test_a_token_that_no_row_stands_for_is_refused_and_never_another_clients_row(token):
+    task, w, x, y = problem(next(iter(STACKED.values()))())
+    x[1, 2, 3] = token
+    for work in (lambda: task.gradient(w, x, y, {}), lambda: task.logits(w, x, {})):
+        with pytest.raises(UserError, match=f"has {LETTERS} rows, but a sample has the token {token}"):
+            work()
 
 
 @pytest.mark.parametrize("name", APART)

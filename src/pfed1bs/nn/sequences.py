@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from pfed1bs.core.errors import UserError
 from pfed1bs.nn.stacked import Nodes, Pass, Pull, Step, placed, tensor
 
 Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of inputs and state, and their biases, stacked
@@ -31,7 +32,14 @@ def embedding(node: fx.Node) -> Step:
         table, tokens = now.values[name], tensor(values[source])
         clients, rows, width = table.shape
         offsets = torch.arange(0, clients * rows, rows, device=tokens.device)
+        outside = (tokens < 0) | (tokens >= rows)  # they would be another client's rows
+        if tokens.device.type == "cpu" and bool(outside.any()):
+            raise UserError(
+                f"{node.target} has {rows} rows, but a sample has the token {int(tokens[outside][0])}",
+                "tokens count from 0; give Embedding as many rows as there are",
+            )
         at = tokens + offsets.view(-1, *(1 for _ in tokens.shape[1:]))
+        at = at.masked_fill(outside, clients * rows)  # which a GPU refuses by itself
 
         def pull(now: Pass, g: Tensor) -> list[Tensor]:
             if name in placed(now).out:
