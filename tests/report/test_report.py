@@ -118,6 +118,8 @@ def test_a_curve_is_the_mean_over_seeds_where_all_have_a_value(tmp_path):
     ]
     assert group.curve("accuracy")[1].value.deviation == pytest.approx(8**0.5)
     assert Spread.of([3.0]) == Spread(3.0, None)
+    ends = [Spread.of([1.0, 9.0], key).interval[0] for key in ("accuracy_late", "bits")]
+    assert ends[0] == 0 and ends[1] < 0  # a share cannot be less
 
 
 def test_a_run_that_ended_at_rest_keeps_its_last_value_while_others_go_on(tmp_path):
@@ -157,7 +159,7 @@ def test_the_page_of_a_comparison_has_deviations_and_the_difference_to_local_tra
         (folder / "clients.csv").write_text((other / "clients.csv").read_text())
     page = page_of(list(map(report.read, folders)), tmp_path)
     ours, local = cells(page)
-    assert ours[1:4] == ["93.00 \N{PLUS-MINUS SIGN}1.41", "80.29 \u2026 105.71", "+1.50 -4.9 \u2026 +7.9"]
+    assert ours[1:4] == ["93.00 \N{PLUS-MINUS SIGN}1.41", "80.29 \u2026 100.00", "+1.50 -4.9 \u2026 +7.9"]
     assert ours[7] == "83.00 \N{PLUS-MINUS SIGN}1.41"
     assert (local[3], local[6], ours[-1]) == ("\N{EN DASH}", "90.50 \N{PLUS-MINUS SIGN}0.71", "0, 1")
     shown = "no difference to training alone is shown (+1.5 points), at 1/68 of FedAvg&#39;s bytes"

@@ -8,7 +8,7 @@ import torch
 from pfed1bs import simulate
 from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import Interrupted, Told, UserError, nearest
-from pfed1bs.core.extras import need
+from pfed1bs.core.extras import Missing, need, need_all
 from pfed1bs.data.download import download
 from run_folders import TINY
 
@@ -191,3 +191,10 @@ def test_did_you_mean_is_said_only_where_something_is_near():
 def test_a_device_that_is_not_there_is_refused_in_python_too():
     with pytest.raises(UserError, match="there is no device cuda:77 here"):
         next(simulate(None, None, rounds=1, device="cuda:77"))
+
+
+def test_packages_that_may_be_needed_are_named_when_others_are_missing():
+    with pytest.raises(Missing, match="this needs lost, absent, which are not installed") as error:
+        need_all(["json", "lost"], "cli", ["absent", "math"])
+    assert error.value.hint.startswith("pip install lost absent (")
+    need_all(["json"], "cli", ["absent"])

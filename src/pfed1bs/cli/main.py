@@ -14,6 +14,7 @@ from pfed1bs.core.origin import release
 
 LIBRARIES = {"numpy", "torch", "safetensors", "matplotlib", "jinja2", "rich", "tomli_w", "PIL", "scipy", "sklearn"}
 TERMINAL, PAGE = ("jsonargparse", "rich", "safetensors", "tomli_w"), ("matplotlib", "jinja2")
+DATA = ("sklearn", "scipy", "PIL")  # of some data sets
 BARE, DRAWING = ("env", "flower"), ("run", "compare", "reproduce", "report")  # commands that need none, and all of them
 FAILURE, MISTAKE, INTERRUPTED, PIPE = 1, 2, 130, 141
 
@@ -31,7 +32,8 @@ def _do(words: list[str]) -> None:
     elif words[0] not in HELP:
         raise UserError(f"unknown command {words[0]}", nearest(words[0], HELP))
     else:
-        need_all([*(TERMINAL if words[0] not in BARE else ()), *(PAGE if words[0] in DRAWING else ())], "cli")
+        needed = [*(TERMINAL if words[0] not in BARE else ()), *(PAGE if words[0] in DRAWING else ())]
+        need_all(needed, "cli", DATA if words[0] in DRAWING else ())
         from pfed1bs.cli import commands
 
         job: Callable[[list[str]], None] = getattr(commands, words[0] + "_command")

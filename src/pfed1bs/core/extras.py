@@ -23,11 +23,10 @@ def need(module: str, extra: str) -> ModuleType:
         raise _missing([module], extra) from error
 
 
-def need_all(modules: Sequence[str], extra: str) -> None:
-    """Name all modules that are missing, before anything is done; none is imported."""
-    lacking = [module for module in modules if find_spec(module) is None]
-    if lacking:
-        raise _missing(lacking, extra)
+def need_all(modules: Sequence[str], extra: str, also: Sequence[str] = ()) -> None:
+    """Name all modules that are missing, before anything is done, and with them those that may be needed `also`."""
+    if any(find_spec(module) is None for module in modules):
+        raise _missing([module for module in (*modules, *also) if find_spec(module) is None], extra)
 
 
 def _missing(modules: Sequence[str], extra: str) -> Missing:

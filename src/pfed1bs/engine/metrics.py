@@ -64,3 +64,8 @@ METRICS = {
         Metric("test_loss", "test loss", "lower", _mean_loss, 4),
     )
 }
+
+
+def is_percent(key: str) -> bool:
+    """Whether a key of metrics.jsonl or summary.json is a share in percent: such a metric, of whichever models."""
+    return any(metric.percent and f"{key}_".startswith(f"{name}_") for name, metric in METRICS.items())

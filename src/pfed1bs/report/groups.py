@@ -1,14 +1,14 @@
 """Runs that differ only in their seed belong together; everything else tells them apart."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import shown
-from pfed1bs.engine.metrics import Metric
+from pfed1bs.engine.metrics import Metric, is_percent
 from pfed1bs.report.records import Json, RunRecord
 from pfed1bs.runs.config import with_role
 
@@ -24,11 +24,13 @@ class Spread:
     mean: float
     deviation: float | None = None
     seeds: int = 1
+    limits: tuple[float, float] = field(default=(-inf, inf), compare=False)  # that no value can pass
 
     @staticmethod
-    def of(values: Sequence[float]) -> "Spread":
-        """Of at least one value."""
-        return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+    def of(values: Sequence[float], key: str = "") -> "Spread":
+        """Of at least one value; of a metric, if a key says so."""
+        limits = (0.0, 100.0) if key and is_percent(key) else (-inf, inf)
+        return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values), limits)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -36,7 +38,7 @@ class Spread:
         if self.deviation is None:
             return None
         half = student(self.seeds - 1) * self.deviation / sqrt(self.seeds)
-        return self.mean - half, self.mean + half
+        return max(self.mean - half, self.limits[0]), min(self.mean + half, self.limits[1])
 
 
 def student(freedom: int) -> float:
@@ -88,7 +90,7 @@ class Group:
     def spread(self, value: str | Callable[[RunRecord], float]) -> Spread | None:
         """A key of the summary, or any number of a run, over seeds; None if a run has none."""
         values = [record.number(value) if isinstance(value, str) else value(record) for record in self.records]
-        return Spread.of(values) if all(map(isfinite, values)) else None
+        return Spread.of(values, value if isinstance(value, str) else "") if all(map(isfinite, values)) else None
 
     def curve(self, key: str) -> list[Point]:
         """The rounds in which every run has a finite value; a run that ended at rest keeps its last one."""
@@ -101,7 +103,7 @@ class Group:
             values = [record.metrics[i].get(key, float("nan")) for i, record in zip(at, self.records, strict=True)]
             if all(map(isfinite, values)):
                 total = fmean(own[i] for i, own in zip(at, sent, strict=True))
-                points.append(Point(t + 1, total, Spread.of(values)))
+                points.append(Point(t + 1, total, Spread.of(values, key)))
         return points
 
 

@@ -97,10 +97,18 @@ def _value(chosen: Group, ahead: Spread | None, found: Sequence[Group]) -> str:
         f"; training alone: {_with_interval(local)}. Paired by seed, the difference is {ahead.mean:+.{digits}f}{unit}"
     )
     if ahead.interval is None:
-        return f"{text}; one seed has no interval."
+        return f"{text}; one seed has no interval.{_work(chosen, local)}"
     low, high = ahead.interval
     shown = " It holds 0: no difference is shown." if low <= 0 <= high else ""
-    return f"{text}, 95 % interval {low:+.{digits}f} to {high:+.{digits}f}.{shown}"
+    return f"{text}, 95 % interval {low:+.{digits}f} to {high:+.{digits}f}.{shown}{_work(chosen, local)}"
+
+
+def _work(chosen: Group, local: Group) -> str:
+    """What the two compute, where it differs: help of others is not all that a method has."""
+    ours, alone = (group.spread("gradients") for group in (chosen, local))
+    if ours is None or alone is None or ours.mean == alone.mean:
+        return ""
+    return f" A client computes {ours.mean:g} gradients a round, one that trains alone {alone.mean:g}."
 
 
 def _chosen(chosen: Group, found: Sequence[Group], near: int) -> str:

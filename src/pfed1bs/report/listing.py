@@ -161,7 +161,7 @@ def over_seeds(runs: Sequence[Kept]) -> list[Alike]:
         parts = [*variants.values()]
         for told, part in zip(labels([settings(part[0].config) for part in parts]), parts, strict=True):
             if len({run.facts["seed"] for run in part}) == len(part) > 1:  # the same seed twice is no chance
-                value = Spread.of([cast(float, run.facts["value"]) for run in part])
+                value = Spread.of([cast(float, run.facts["value"]) for run in part], part[0].metric.name)
                 alike.append(Alike(f"{method} {told}".strip(), data, part[0].metric, value))
     return alike
 

@@ -47,7 +47,7 @@ class Entered:
     def spread(self, key: str) -> Spread | None:
         """A number of the summaries over seeds; None where a run has none, or there is none."""
         values = [cast(Json, row.get("summary", {})).get(key) for row in self.rows]
-        return Spread.of([float(str(value)) for value in values]) if values and None not in values else None
+        return Spread.of([float(str(value)) for value in values], key) if values and None not in values else None
 
     @property
     def ours(self) -> str:

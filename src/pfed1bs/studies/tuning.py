@@ -110,7 +110,7 @@ class Tuned:
     def interval(self) -> tuple[float, float] | None:
         """Of the best mean, over seeds; None for one seed, or where a run diverged."""
         found = [score for score in self.scores[self.search.best] if score is not None]
-        return Spread.of(found).interval if len(found) == len(self.scores[self.search.best]) else None
+        return Spread.of(found, self.metric.name).interval if len(found) == len(self.scores[self.search.best]) else None
 
     @property
     def options(self) -> dict[str, float]:
