@@ -152,6 +152,16 @@ def test_who_is_against_the_others_is_left_out_and_taken_back_when_it_agrees_aga
     assert left == [1, 1, 1, 0, 0] and server[OWN][[1, 4]].tolist() == [0, 0]
 
 
+def test_who_lied_is_remembered_long_after_signs_have_stopped_to_agree():
+    two, server = (
+        Cohort(0, 90, torch.arange(2), torch.tensor([1, 1]), torch.zeros(2)),
+        {OWN: torch.tensor([1.0, -1.0]).double()},
+    )
+    for _ in range(50):
+        _, server = trimmed(server, packed(PLUS, MIXED), two, 8)  # whose product is 0
+    assert server[OWN][1] < -0.5
+
+
 def test_where_nobody_would_be_left_all_count():
     two = Cohort(0, 0, torch.arange(2), torch.tensor([3, 4]), torch.zeros(2))
     counted, _ = trimmed({OWN: torch.full((2,), -9.0).double()}, packed(PLUS, MINUS), two, 8)
