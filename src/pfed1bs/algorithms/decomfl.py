@@ -65,7 +65,7 @@ class DeComFL(Replica):
         return 1 + self.directions * (1 + (self.difference == "central"))
 
     def gradients(self, steps: int) -> int:
-        """What the losses of its moves take as long as: there is no way back through the model, which takes two more."""
+        """What its losses take as long as; the way back through a model, which it spares, takes two more."""
         return -(-self.moves * self.losses // LOSSES)
 
     def afforded(self, gradients: int) -> dict[str, int]:
