@@ -163,7 +163,7 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
         )
     heads = ["method", "ours, %", "shared model, %"]
     heads += ["paper, %", "verdict", "paper, MB"] if target.paper else []
-    heads += ["MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
+    heads += ["MiB in all" if target.totals else "MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
     heads += [f"minus `{target.against}`, p of within {MARGIN}"] if target.against else []
     texts = []
     for part in parts:
@@ -195,7 +195,7 @@ def told(value: Spread | None) -> str:
 
 
 def _line(target: Target, cell: Entered) -> list[str]:
-    mib, seconds = cell.spread("mib_per_round"), cell.spread("seconds")
+    mib, seconds = cell.spread("total_mib" if target.totals else "mib_per_round"), cell.spread("seconds")
     paper = told(Spread(cell.paper[0], cell.paper[1])) if cell.paper else ""
     line = [f"`{cell.label}`", cell.ours, told(cell.spread("accuracy_global"))]
     line += [paper, cell.verdict, cell.cost] if target.paper else []
