@@ -3,10 +3,11 @@
 python tools/sources.py            checks every number, and says which have no source
 python tools/sources.py --write    first fills the tables between `<!-- results/NAME/table.md -->` and `<!-- end -->`
 
-A number is one with a decimal point, or a share such as 1/318, outside of code; settings such as m/n = 0.1 are none. Its sources are the files that its
-block (a paragraph, a list entry, a table) names, or else those that the block before it names, until the next heading.
-A file gives all numbers in it; of runs also means, deviations, differences over common seeds and their intervals, by
-label, KiB beside MiB a round, and the first evaluation of every curve. A number that is no result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`.
+A number is one with a decimal point, or a share such as 1/318, outside of code; settings such as m/n = 0.1 are none.
+Its sources are the files that its block (a paragraph, a list entry, a table) names, or else those that the block before
+it names, until the next heading. A file gives all numbers in it; of runs also means, deviations, differences over
+common seeds and their intervals, by label, KiB beside MiB a round, and the first evaluation of every curve. A number
+that is no result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`.
 In docs/algorithms.md tables and options are those that the code prints, by test, and are left out. Small numbers with
 few digits are found in many files: this shows that a source is named and fits, not that it was read with care.
 """
