@@ -118,8 +118,11 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     """Table, rows as CSV, and pictures into a folder; the cells."""
     about: Json = {"title": target.title, "command": f"pfed1bs reproduce {target.name}"}
     if target.ticks:
+        lines, path = ticked(target), folder / "table.md"
+        if path.exists() and path.read_text() == lines:  # and was made by the commit that is named beside it
+            return []
         folder.mkdir(parents=True, exist_ok=True)
-        written(folder / "table.md", lines := ticked(target))
+        written(path, lines)
         here = environment("cpu")
         about |= {key: [here[key]] for key in ("commit", "device", "torch")} | {"missing": 0}
         written(folder / "table.json", json.dumps({**about, "lines": lines.splitlines()}, indent=1) + "\n")
