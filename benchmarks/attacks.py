@@ -109,18 +109,19 @@ def measure(own):
         for number, done in enumerate(as_completed(pool.submit(partial(run, own), job) for job in left), 1):
             rows.append(done.result())
             rows.sort(key=lambda row: order.get(key(row)[:4], len(order)))
-            text = (
-                json.dumps(about, indent=1)[:-2]
-                + ',\n "runs": [\n  '
-                + ",\n  ".join(map(json.dumps, rows))
-                + "\n ]\n}\n"
-            )
             part = path.with_suffix(".part")
-            part.write_text(text)
+            part.write_text(text(about, rows))
             part.replace(path)
             print(f"{number} of {len(left)}: {key(done.result())}", file=sys.stderr, flush=True)
     for line in summary(rows):
         print(json.dumps(line))
+
+
+def text(about, rows):
+    """The file: what made it, what honest clients lose, and every run in a line."""
+    parts = {"lost": summary(rows), "runs": rows}
+    lists = [f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, found)) + "\n ]" for name, found in parts.items()]
+    return ",\n".join([json.dumps(about, indent=1)[:-2], *lists]) + "\n}\n"
 
 
 def accuracy(row, model, clients):

@@ -83,6 +83,7 @@ def shared(runs):
         table[name] = {
             "accuracy": mean(one["accuracy"] for one in found),
             "difference": mean(gaps),
+            "differences": gaps,
             "difference_stdev": stdev(gaps) if len(gaps) > 1 else None,
             **{f"{way}_kB": mean(one[way] for one in found) / 1000 for way in ("up", "down")},
             **{f"{way}_1_in": sum(o[way] for o in plain) / sum(o[way] for o in found) for way in ("up", "down")},

@@ -243,8 +243,27 @@ def figure(own):
 
 def write(own, found):
     about = {**environment(getattr(own, "device", "cpu")), "command": shlex.join(["python", *sys.argv])}
-    lines = ",\n  ".join(map(json.dumps, found["runs"]))
-    Path(own.out).write_text(json.dumps(about, indent=1)[:-2] + ',\n "runs": [\n  ' + lines + "\n ]\n}\n")
+    Path(own.out).write_text(text(about, found["runs"]))
+
+
+def text(about, rows):
+    """The file: what made it, means over seeds where runs were judged, and every run in a line."""
+    parts = {"means": means(rows), "runs": rows} if "personal" in rows[0] else {"runs": rows}
+    lists = [f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, found)) + "\n ]" for name, found in parts.items()]
+    return ",\n".join([json.dumps(about, indent=1)[:-2], *lists]) + "\n}\n"
+
+
+def means(rows):
+    """Mean and deviation over seeds, by method and epsilon."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["method"], row["epsilon"]), []).append(row)
+    found = []
+    for (method, epsilon), own in groups.items():
+        kinds = {kind: [row[kind] for row in own] for kind in ("personal", "global") if kind in own[0]}
+        told = {kind: [fmean(values), stdev(values)] for kind, values in kinds.items() if len(values) > 1}
+        found.append({"method": method, "epsilon": epsilon, "seeds": len(own), **told})
+    return found
 
 
 def main():

@@ -3,10 +3,11 @@
 python tools/sources.py            checks every number, and says which have no source
 python tools/sources.py --write    first fills the tables between `<!-- results/NAME/table.md -->` and `<!-- end -->`
 
-A number is one with a decimal point, or a share such as 1/318, outside of code. Its sources are the files that its
-block (a paragraph, a list entry, a table) names, or else those that the block before it names, until the next heading.
-A file gives all numbers in it; of runs also means, deviations, differences over common seeds and their intervals, by
-label. A number that is no result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`.
+A number is one with a decimal point, or a share such as 1/318, outside of code; settings such as m/n = 0.1 are none.
+Its sources are the files that its block (a paragraph, a list entry, a table) names, or else those that the block before
+it names, until the next heading. A file gives all numbers in it; of runs also means, deviations, differences over
+common seeds and their intervals, by label, KiB beside MiB a round, and the first evaluation of every curve. A number
+that is no result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`.
 In docs/algorithms.md tables and options are those that the code prints, by test, and are left out. Small numbers with
 few digits are found in many files: this shows that a source is named and fits, not that it was read with care.
 """
@@ -24,8 +25,11 @@ from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import table
 
 ROOT = Path(__file__).parent.parent
-NAMES = "algorithms delta findings flower method performance reproduce".split()
-PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
+DIARY = "docs/log.md"  # its entries keep the numbers of their day, also of files that newer ones have replaced
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *(name for path in sorted((ROOT / "docs").glob("*.md")) if (name := f"docs/{path.name}") != DIARY),
+)
 NUMBER = re.compile(r"(?<![\w./-])(?!\d{4}\.\d{5}\b)[-+]?(?:1/\d[\d,]+|\d[\d,]*\.\d+)(?![\w/]|\.\d)")  # no arXiv number
 FILE = re.compile(r"results/([\w./-]+\.json)")
 GIVEN = re.compile(r"<!-- given: ([^>]*) -->")
@@ -48,7 +52,7 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
 def numbers(block: str) -> list[str]:
     """The numbers of a block that need a source."""
     given = {number for found in GIVEN.findall(block) for number in found.split()}
-    plain = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)", "", block, flags=re.DOTALL)
+    plain = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)|m/n = [\d.]*\d", "", block, flags=re.DOTALL)
     return [number for number in NUMBER.findall(plain) if number.lstrip("+-") not in given]
 
 
@@ -103,10 +107,12 @@ def _derived(runs: list[dict[str, object]]) -> Iterator[float]:
         for key in own[0]:
             found = [run.get(key) for run in own]
             if all(isinstance(value, int | float) for value in found):
-                yield fmean(found)
-                yield stdev(found) if len(found) > 1 else 0.0
+                yield fmean(found) * (1024 if key == "mib_per_round" else 1)
+                yield from (fmean(found), stdev(found) if len(found) > 1 else 0.0)
+        yield from (run["curve"][0][-1] for run in own if run.get("curve"))
     for first, second in permutations(labels.values(), 2):
-        for key in ("accuracy", "accuracy_late"):
+        metric = first[0].get("metric", "accuracy")
+        for key in (metric, f"{metric}_late", f"{metric}_newcomers"):
             ours, theirs = ({run["seed"]: run[key] for run in own if key in run} for own in (first, second))
             apart = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
             if apart:

@@ -59,6 +59,13 @@ def test_metrics_that_are_begun_again_are_read_again(board):
     assert board.counted()[0] == 1
 
 
+def test_metrics_that_are_begun_again_and_longer_by_now_are_read_again(board):
+    write(board, "local-s0", line(0) + line(1))
+    assert board.counted()[0] == 2
+    (board.folder / "local-s0" / "metrics.jsonl").write_text("".join(line(number, loss=0.25) for number in range(4)))
+    assert board.counted()[0] == 4
+
+
 def test_the_board_shows_the_last_scores_by_method_and_seed(board, capsys):
     write(board, "local-s0", line(0, accuracy=91.5))
     write(board, "local-s1", line(0, accuracy=90.25))

@@ -1,15 +1,18 @@
+import sys
 from math import inf
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pfed1bs.compressors import QSGD, Binary, Compressor, Eden, OneBitCS, ZSign
+from pfed1bs.compressors import QSGD, Binary, Compressor, Eden, OneBitCS, ZSign, decompressed
 from pfed1bs.compressors.onebitcs import biht, top
+from pfed1bs.core import native
 from pfed1bs.core.sketch import srht
 from pfed1bs.core.transform import matrix
 from pfed1bs.core.votes import sign
 from pfed1bs.engine.contract import Cohort
+from pfed1bs.engine.workers import alone
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import decode, encode
 
@@ -178,6 +181,25 @@ def test_top_keeps_the_largest_magnitudes_where_they_are():
     assert top(torch.tensor([[1.0, -4, 3, 0], [0, 2, -1, 1.5]]), 2).tolist() == [[0, -4, 3, 0], [0, 2, 0, 1.5]]
 
 
+@pytest.mark.kernel
+@pytest.mark.skipif(sys.platform != "linux", reason="torch chooses among equal ones by another library there")
+def test_the_kernel_keeps_what_torch_keeps_among_equal_magnitudes_too(monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    for n, count in ((64, 1), (1000, 15), (5000, 64), (4000, 61)):
+        x = (20 * torch.randn(3, n, generator=draw)).round()  # some larger than the last one kept, many equal to it
+        kept = top(x, count)
+        assert (kept != 0).sum(1).tolist() == [count] * 3
+        with monkeypatch.context() as without:
+            without.setattr(native, "enabled", False)
+            assert torch.equal(top(x, count), kept)
+
+
+def test_the_largest_are_found_among_numbers_that_are_not():
+    x = torch.arange(640.0)
+    x[[3, 200]] = torch.tensor([torch.nan, -inf])
+    assert top(x, 3).nonzero().flatten().tolist() == [3, 200, 639]
+
+
 def test_biht_finds_what_a_client_kept_at_twenty_measurements_each():
     n, m, kappa = 1 << 14, (1 << 14) // 10, (1 << 14) // 200
     cosines = []
@@ -224,3 +246,18 @@ def test_binary_updates_come_back_exactly():
     assert torch.equal(through(code, x), x)
     assert {name: codec.size for name, codec in code.layout.items()} == {"signs": 1, "scales": 8, "plain": 8}
     assert list(Binary(Task(nn.Linear(3, 2, bias=False)).parts).layout) == ["signs", "scales"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_updates_are_decompressed_alike_on_any_number_of_threads(threads, count):
+    threads(count)
+    compressor, who = Eden(1 << 14), cohort(1, *range(9))
+    updates = torch.stack([sample(1 << 14, client) for client in range(9)])
+    said = compressor.compress(updates, who)
+    messages = [{name: field[i] for name, field in said.items()} for i in range(9)]
+    with alone():
+        found = torch.stack([*decompressed(compressor, messages, who)])
+        expected = [compressor.decompress(one, who.rows(slice(i, i + 1))) for i, one in enumerate(messages)]
+    assert torch.equal(found, torch.stack(expected))
+    with pytest.raises(ValueError, match="shorter|longer"):
+        list(decompressed(compressor, messages[:4], who))

@@ -105,6 +105,23 @@ def test_work_that_is_done_ahead_comes_in_order_and_never_further_than_asked(thr
     assert sorted(begun) == list(range(20))
 
 
+def test_whoever_computes_alone_has_the_same_threads_ahead_each_of_which_computes_alone(threads):
+    threads(2)
+    meeting = threading.Barrier(2, timeout=30)
+
+    def meet(_: int) -> tuple[int, int]:
+        meeting.wait()
+        return threading.get_ident(), torch.get_num_threads()
+
+    before = set(ahead(meet, range(2)))
+    with alone(), alone():
+        meanwhile = set(ahead(meet, range(2)))
+    assert before == meanwhile and {count for _, count in before} == {1}
+    threads(1)
+    with alone():
+        assert set(ahead(lambda _: threading.get_ident(), range(2))) == {threading.get_ident()}
+
+
 def test_nothing_is_left_running_when_work_ahead_is_given_up(threads):
     threads(2)
     running = []

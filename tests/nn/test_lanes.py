@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from pfed1bs.core.rng import stream
-from pfed1bs.nn.lanes import abreast, client_by_client
+from pfed1bs.nn.lanes import abreast, beside, client_by_client
 from pfed1bs.nn.stacked import Pass, Places
 
 
@@ -31,3 +31,9 @@ def test_clients_side_by_side_have_the_outputs_and_gradients_of_autograd():
 
 def test_work_on_the_cpu_is_done_in_order():
     assert abreast(lambda i: i * i, 5, torch.device("cpu")) == [0, 1, 4, 9, 16]
+
+
+def test_two_works_on_the_cpu_are_done_one_after_the_other():
+    done = []
+    assert beside(lambda: done.append(1) or "first", lambda: done.append(2) or 7, torch.zeros(2, 3)) == ("first", 7)
+    assert done == [1, 2]

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from fractions import Fraction
 
 import pytest
 import torch
@@ -27,9 +28,9 @@ FREE = [word for at, word in enumerate(TINY) if "--steps" not in TINY[max(at - 1
 
 
 class Counting(Task):
-    """A task that counts the gradients of all clients together."""
+    """A task that counts the gradients of all clients together, and a loss alone as a third of one."""
 
-    computed = 0
+    computed: Fraction = Fraction(0)
 
     def gradient(self, w, *more, **named):
         self.computed += len(w)
@@ -39,6 +40,10 @@ class Counting(Task):
         self.computed += len(w)
         return super().descend(w, *more, **named)
 
+    def losses(self, w, *more, **named):
+        self.computed += Fraction(len(w), 3)
+        return super().losses(w, *more, **named)
+
 
 @pytest.mark.parametrize(
     "text",
@@ -47,6 +52,7 @@ class Counting(Task):
         *("pfed1bs-delta keep=ft", "pfed1bs-delta keep=best", "perfedavg order=hessian-free", "pfedme inner=3"),
         *("pfedme inner=2 outer=3", "dispfl regrow=random", "obda mode=gradient", "fedrep head_share=0.3"),
         *("pfed1bs momentum=0.5", "ditto momentum=0.5", "fedrep momentum=0.5", "scaffold control=start"),
+        *("decomfl directions=7", "decomfl directions=2 difference=forward"),
     ],
 )
 def test_a_round_takes_the_gradients_that_the_method_says(text):
@@ -77,11 +83,21 @@ def test_a_budget_of_gradients_sets_the_steps_of_each_method(text, steps):
 
 
 @pytest.mark.parametrize(
+    ("text", "moves", "taken"),
+    [("decomfl directions=7", 4, 20), ("decomfl", 2, 14), ("decomfl directions=2 difference=forward", 20, 20)],
+)
+def test_losses_are_bought_with_gradients_three_for_one(text, moves, taken):
+    [entry] = entries(load(None, TINY), [variant(text)], [0], Design(gradients=20))
+    assert entry.config.algorithm["moves"] == moves
+    assert spent(method(entry.config, (1, 8, 8), 10), entry.config.steps) == taken
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("ditto", "ditto cannot spend 7 gradients a round: one step takes 2; try --gradients 6 or 8"),
         ("pfedme outer=3", "one step takes 15; try --gradients 15"),
-        ("decomfl", "decomfl takes no gradients; leave it out"),
+        ("decomfl directions=11", "decomfl cannot spend 7 gradients a round: that is less than one of its steps"),
     ],
 )
 def test_a_budget_that_does_not_divide_is_refused_in_words(text, told):

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from pfed1bs import make
 from pfed1bs.cli import main as cli
+from pfed1bs.facts import costs
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
 from pfed1bs.report.records import read
 from pfed1bs.studies import finished, plan, sheets
 from pfed1bs.studies.comparison import Entry
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+HEADER = 20  # bytes of a message
 PAPER = [target for target in plan.NAMES if plan.read(target, RECIPES).paper]
 
 
@@ -134,6 +139,25 @@ def test_a_row_has_the_curve_of_its_run(tmp_path):
         assert record.metrics[number]["accuracy"] == pytest.approx(whole.metrics[number]["accuracy"], rel=1e-5)
         assert record.metrics[number]["agreement"] == pytest.approx(whole.metrics[number]["agreement"], rel=1e-5)
     assert record.clients[3]["accuracy"] == pytest.approx(whole.clients[3]["accuracy"], rel=1e-5)
+
+
+def test_methods_at_equal_bytes_send_equal_bytes():
+    task, sent = Task(build("mlp", (1, 28, 28), 10)), {}
+    for run in plan.read("table-bytes", RECIPES).planned(RECIPES):
+        config = run.entry.config
+        algorithm = make(
+            config.method, task, **{key: value for key, value in config.algorithm.items() if key != "name"}
+        )
+        sizes = [codec.size for codec in algorithm.up.values()]
+        if config.method == "stc":
+            detail = costs.Detail(sparsity=algorithm.p_up)
+            sizes = [costs.bits("stc", task.n, 0, 20, 20, detail=detail).up / 8]
+        sent[run.part, run.label] = config.rounds * (sum(sizes) + HEADER)
+        assert config.rest == 0 and config.steps == 10 and (config.method == "decomfl" or algorithm.gradients(10) == 10)
+    for (part, label), own in sent.items():
+        if label not in ("local", "delta-float32", "decomfl moves=2"):
+            near = 0.1 if (part, label) == ("mnist ratio=0.01", "powersgd") else 0.03  # four rounds of it, no half ones
+            assert own == pytest.approx(sent[part, "pfed1bs-delta"], rel=near), (part, label)
 
 
 def test_every_table_is_complete_at_one_seed_before_the_next_and_data_sets_have_an_order():

@@ -15,6 +15,8 @@ from pfed1bs.engine.contract import Batches, Cohort, State, blank, buffers_of, p
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
+LOSSES = 3  # that take as long as a gradient
+
 
 @dataclass(frozen=True)
 class DeComFL(Replica):
@@ -57,9 +59,18 @@ class DeComFL(Replica):
         model = super().snapshot_layout
         return {**model, "velocity": model["theta"]} if self.beta else model
 
+    @property
+    def losses(self) -> int:
+        """Of a move: both sides of every direction, or one of them, and where it stands."""
+        return 1 + self.directions * (1 + (self.difference == "central"))
+
     def gradients(self, steps: int) -> int:
-        """None: losses alone, without a way back through the model."""
-        return 0
+        """What its losses take as long as; the way back through a model, which it spares, takes two more."""
+        return -(-self.moves * self.losses // LOSSES)
+
+    def afforded(self, gradients: int) -> dict[str, int]:
+        """The moves that take as long as so many gradients, or less."""
+        return {"moves": LOSSES * gradients // self.losses}
 
     def init(self, clients: int) -> tuple[State, State]:
         """As every copy, at rest."""

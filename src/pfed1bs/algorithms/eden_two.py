@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import server_step
 from pfed1bs.algorithms.base.replica import Replica, summed
-from pfed1bs.compressors import Eden
+from pfed1bs.compressors import Eden, decompressed
 from pfed1bs.core.options import Range, option
 from pfed1bs.engine.contract import Batches, Cohort, State
 from pfed1bs.wire.messages import Layout, Message
@@ -77,7 +77,6 @@ class EdenTwo(Replica):
 
     def aggregate(self, server: State, received: Iterable[Message], cohort: Cohort) -> State:
         """The mean, summed in float64 by ascending id, then compressed itself."""
-        alone = (cohort.rows(slice(i, i + 1)) for i in range(len(cohort.ids)))
-        updates = map(self.update.decompress, received, alone)
+        updates = decompressed(self.update, received, cohort)
         said = self.answered(summed(torch.zeros(self.task.n), cohort.weights, updates), cohort.round)
         return {"w": server["w"] + self.move(said, cohort.round), **said}

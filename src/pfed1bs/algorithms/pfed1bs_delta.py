@@ -20,7 +20,7 @@ from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
 from pfed1bs.core.votes import pack
-from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, model_of, present, stack
+from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, buffers_of, model_of, present, stack
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
@@ -176,12 +176,11 @@ class PFed1BSDelta(Method):
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """The update Delta = u - theta after R steps is sent; the client's own model takes its steps."""
-        theta, keeping = clients["theta"], self.keeping
-        u, buffers, loss = self.descent.run(theta, kept_of(clients, SHARED), keeping.shared(clients, cohort, batches))
-        memory, said = self.spoken(clients, u - theta, cohort.round)
+        theta = clients["theta"]
+        u, kept = self.keeping.trained(clients, cohort, batches)
+        memory, said = self.spoken(clients, u["w"] - theta, cohort.round)
         said = self.private(said, cohort) if self.epsilon else said
-        kept = keeping.kept(clients, {"w": u, **buffers}, cohort, batches)
-        return {**kept, **apart(buffers), **memory, "theta": theta, "log/loss": loss}, said
+        return {**kept, **apart(buffers_of(u)), **memory, "theta": theta, "log/loss": u["log/loss"]}, said
 
     def spoken(self, clients: State, delta: Tensor, round: int) -> tuple[State, Message]:
         """What is sent: z = sign(a) and s = |a|_2^2 / |a|_1 of a = Phi_t Delta; what stays, with error feedback."""

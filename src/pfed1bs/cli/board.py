@@ -25,7 +25,7 @@ class Followed:
         self.metric = judged_by(entry.config)
         self.done, self.ended = 0, False
         self.score: float | None = None
-        self._read = 0
+        self._read, self._last = 0, b""  # how far, and the last line of it
 
     def read(self) -> None:
         """Take in what was written since; a line that is not whole waits, and one of a run begun again starts anew."""
@@ -33,13 +33,14 @@ class Followed:
         if self.ended or not path.exists():
             return
         self.ended = (self.path / "summary.json").exists()
-        if path.stat().st_size < self._read:
-            self._read = self.done = 0
         with path.open("rb") as file:
-            file.seek(self._read)
-            lines = file.read().rpartition(b"\n")[0]
-        self._read += len(lines) + bool(lines)
-        for line in lines.splitlines():
+            file.seek(self._read - len(self._last))
+            if file.read(len(self._last)) != self._last:
+                self._read, self._last, self.done = file.seek(0), b"", 0
+            lines = [line for line in file if line.endswith(b"\n")]
+        self._read += sum(map(len, lines))
+        self._last = lines[-1] if lines else self._last
+        for line in lines:
             record = json.loads(line)
             self.done, self.score = record["round"] + 1, record.get(self.metric.name, self.score)
 

@@ -130,14 +130,14 @@ def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(told(folder, study.runs(), tuning=study.plain()))
         return
-    heads = ("method", "validation", "95 %\ninterval", "runs", "options", "best values")
+    heads = ("method", "validation", "95 %\ninterval", "runs", "options", "best\nis inside, or open")
     digits = study.metric.digits
     rows = [
         (
             *(item.method, f"{item.best:.{digits}f}", ranged(item.interval, digits)),
             str(sum(map(len, item.scores.values()))),
             " ".join(f"{key}={shown(value)}" for key, value in item.options.items()),
-            ", ".join(f"{key} {edge}" for key, edge in item.edges.items() if edge != "inside") or "inside",
+            ", ".join(f"{key} {_open(edge)}" for key, edge in item.edges.items() if edge != "inside") or "inside",
         )
         for item in study.methods
     ]
@@ -148,6 +148,12 @@ def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
     if ends:
         print(f"best values at an open end: {', '.join(ends)}; go on with --resume and more --points, the same for all")
     print(f"folder  {folder}\nfile    {folder / 'tuning.json'}")
+
+
+def _open(edge: str) -> str:
+    """Where better values may be, in a word or two."""
+    ends = [word for end, word in (("upper end", "above"), ("lower end", "below")) if end in edge]
+    return "both sides" if len(ends) == 2 else ends[0] if ends else "limit"
 
 
 def show_cells(title: str, found: Sequence[Entered]) -> None:

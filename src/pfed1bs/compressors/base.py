@@ -1,11 +1,17 @@
 """The contract of a lossy compressor."""
 
+from collections.abc import Iterable, Iterator
+from itertools import starmap
 from typing import Protocol
 
 from torch import Tensor
 
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.wire.messages import Layout, Message
+from pfed1bs.engine.workers import ahead
+from pfed1bs.wire.codecs import Floats
+from pfed1bs.wire.messages import Layout, Message, coordinates
+
+LONG = 1 << 14  # values of a message from which it pays to wake other threads
 
 
 class Compressor(Protocol):
@@ -23,3 +29,15 @@ class Compressor(Protocol):
     def decompress(self, message: Message, cohort: Cohort) -> Tensor:
         """The update (n,) of the one client of this cohort."""
         ...
+
+
+def decompressed(compressor: Compressor, received: Iterable[Message], cohort: Cohort) -> Iterator[Tensor]:
+    """The updates of a cohort one by one; while one is used, the next few are computed on other threads.
+
+    Where a message is floats alone there is hardly anything to compute.
+    """
+    alone = (cohort.rows(slice(i, i + 1)) for i in range(len(cohort.ids)))
+    pairs, layout = zip(received, alone, strict=True), compressor.layout
+    if coordinates(layout) < LONG or all(isinstance(codec, Floats) for codec in layout.values()):
+        return starmap(compressor.decompress, pairs)
+    return ahead(lambda pair: compressor.decompress(*pair), pairs)

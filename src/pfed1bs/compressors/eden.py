@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, reduce
 
 import torch
 from torch import Tensor
@@ -26,6 +27,21 @@ def centroids(width: int, like: Tensor) -> Tensor:
     """All 2^width centroids, ascending."""
     half = torch.tensor(CODEBOOKS[width], dtype=like.dtype, device=like.device)
     return torch.cat([-half.flip(0), half])
+
+
+@cache
+def bounds(width: int) -> list[float]:
+    """The middles between neighbouring centroids."""
+    book = centroids(width, torch.empty(0))
+    return ((book[1:] + book[:-1]) / 2).tolist()
+
+
+def nearest(width: int, x: Tensor) -> Tensor:
+    """The numbers of the centroids next to values, as floats: that of the bounds they reach, counted one by one.
+
+    A few comparisons are done sooner than a bisection, and those that become floats sooner than others.
+    """
+    return reduce(torch.add, (torch.ge(x, bound, out=torch.empty_like(x)) for bound in bounds(width)))
 
 
 @dataclass(frozen=True)
@@ -71,36 +87,36 @@ class Eden:
         return {name: torch.stack([message[name] for message in messages]) for name in self.layout}
 
     def _compressed(self, x: Tensor, cohort: Cohort) -> Message:
-        y = hadamard(torch.nn.functional.pad(x * self._signs(cohort).to(x), (0, self.length - self.n)))
+        y = torch.nn.functional.pad(x * self._signs(cohort, x.device), (0, self.length - self.n))
+        y = hadamard(y, out=y)
         norm, c, message = y.norm(), torch.zeros_like(y), {}
-        shape = y * (self.length**0.5 / norm) if norm > 0 else y
-        for name, width, at in self._places(cohort):
-            book = centroids(width, y)
-            code = torch.bucketize(shape[at], (book[1:] + book[:-1]) / 2, right=True)
-            message[name], c[at] = code.to(torch.uint8), book[code]
-        scale = norm**2 / (c @ y) if norm > 0 else norm
-        return {**message, "scale": scale}
+        shape = y * torch.where(norm > 0, self.length**0.5 / norm, 1.0)
+        for name, width, at in self._places(cohort, y.device):
+            code = nearest(width, shape[at])
+            message[name], c[at] = code.to(torch.uint8), centroids(width, y).index_select(0, code.int())
+        return {**message, "scale": torch.where(norm > 0, norm**2 / (c @ y), norm)}
 
     def decompress(self, message: Message, cohort: Cohort) -> Tensor:
         """D_k H (s c), cut to n."""
-        c = torch.zeros(self.length, device=message["scale"].device)
-        for name, width, at in self._places(cohort):
-            c[at] = centroids(width, c)[message[name].long()]
-        return hadamard(message["scale"] * c)[: self.n] * self._signs(cohort).to(c)
+        scale = message["scale"]
+        c = torch.zeros(self.length, device=scale.device)
+        for name, width, at in self._places(cohort, scale.device):
+            c[at] = (scale * centroids(width, c)).index_select(0, message[name].int())
+        return hadamard(c, out=c)[: self.n] * self._signs(cohort, c.device)
 
-    def _signs(self, cohort: Cohort) -> Tensor:
+    def _signs(self, cohort: Cohort, device: torch.device | None = None) -> Tensor:
         """The diagonal of D_k (n,), from the seed, the client and the round."""
         own = word(key(cohort.seed, ROTATION, cohort.round), 2 * int(cohort.ids[0]))
-        return unpack(torch.from_numpy(bits(own, self.n).copy()), self.n)
+        return unpack(torch.from_numpy(bits(own, self.n)).to(device), self.n)
 
-    def _places(self, cohort: Cohort) -> Iterator[tuple[str, int, Tensor | slice]]:
-        """The fields, their bits per coordinate, and the coordinates they hold."""
+    def _places(self, cohort: Cohort, device: torch.device) -> Iterator[tuple[str, int, Tensor | slice]]:
+        """The fields, their bits per coordinate, and the coordinates they hold, ascending."""
         if not self.finer:
             yield "coarse", int(self.width), slice(None)
             return
         own = word(key(cohort.seed, ROTATION, cohort.round), 2 * int(cohort.ids[0]) + 1)
-        fine = torch.zeros(self.length, dtype=torch.bool)
-        fine[torch.from_numpy(distinct(own, self.length, self.finer)).long()] = True
+        fine = torch.from_numpy(distinct(own, self.length, self.finer)).long()
         if self.width > 1:
-            yield "coarse", int(self.width), fine.logical_not().nonzero().flatten()
-        yield "fine", int(self.width) + 1, fine.nonzero().flatten()
+            rest = torch.ones(self.length, dtype=torch.bool).index_fill_(0, fine, False)
+            yield "coarse", int(self.width), rest.nonzero().flatten().to(device)
+        yield "fine", int(self.width) + 1, fine.to(device)

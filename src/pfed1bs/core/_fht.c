@@ -67,6 +67,7 @@ static const kernels *isa;
 #include "kernels/rows.h"
 #include "kernels/signs.h"
 #include "kernels/checks.h"
+#include "kernels/largest.h"
 
 #define AT(address) ((void *)(uintptr_t)(address))
 
@@ -302,6 +303,22 @@ static PyObject *py_distinct(PyObject *self, PyObject *args) {
     return finish(done);
 }
 
+static PyObject *py_largest(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long src, dst;
+    Py_ssize_t rows, n, count;
+    if (!PyArg_ParseTuple(args, "KKnnn", &src, &dst, &rows, &n, &count)) return NULL;
+    candidate *heap = malloc((size_t)count * sizeof *heap);
+    if (!heap) return PyErr_NoMemory();
+    const float *from = AT(src);
+    float *to = AT(dst);
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < rows; i++) largest(from + i * n, to + i * n, (size_t)n, (size_t)count, heap);
+    Py_END_ALLOW_THREADS
+    free(heap);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_crc32(PyObject *self, PyObject *args) {
     (void)self;
     Py_buffer data;
@@ -405,6 +422,7 @@ static PyMethodDef methods[] = {
     {"decide", py_decide, METH_VARARGS, NULL},
     {"words", py_words, METH_VARARGS, NULL},
     {"distinct", py_distinct, METH_VARARGS, NULL},
+    {"largest", py_largest, METH_VARARGS, NULL},
     {"crc32", py_crc32, METH_VARARGS, NULL},
     {"finite", py_finite, METH_VARARGS, NULL},
     {"opened", py_opened, METH_VARARGS, NULL},

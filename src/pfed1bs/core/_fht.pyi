@@ -45,6 +45,9 @@ def words(key: int, start: int, count: int, dst: int) -> None:
 def distinct(key: int, log2: int, count: int, dst: int) -> None:
     """The first `count` different candidates (rng.distinct), ascending."""
 
+def largest(src: int, dst: int, rows: int, n: int, count: int) -> None:
+    """Write every row with all but its `count` largest magnitudes set to 0."""
+
 def crc32(data: Buffer, crc: int = 0) -> int:
     """The CRC-32 of zlib.crc32, which may go on from that of what came before."""
 

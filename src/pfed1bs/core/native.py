@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 from pfed1bs.core.errors import UserError
 
-LONG = 1 << 19  # floats in a huge page
+LONG = 1 << 17  # floats: a quarter of a huge page, below which fresh memory is not felt
 KERNELS = ("avx512", "avx2", "generic", "torch")  # best first; generic: plain C, which is what ARM gets
 UNSET = "leave it unset for the best"
 
@@ -131,6 +131,16 @@ def distinct(key: int, size: int, count: int) -> NDArray[np.int32]:
     """Distinct numbers of the portable generator (rng.distinct)."""
     out = np.empty(count, np.int32)
     _fht.distinct(key, size.bit_length() - 1, count, out.ctypes.data)
+    return out
+
+
+def largest(x: Tensor, count: int) -> Tensor:
+    """The `count` largest magnitudes of (..., n) values, the others 0; of equal ones those that torch.topk takes.
+
+    Torch chooses among equal ones in the same way while 64 count <= n.
+    """
+    out, n = empty(*x.shape), x.shape[-1]
+    _fht.largest(x.data_ptr(), out.data_ptr(), x.numel() // n, n, count)
     return out
 
 

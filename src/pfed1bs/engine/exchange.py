@@ -16,7 +16,6 @@ from pfed1bs.wire.messages import Codec, Kind, Message, decode, decoder, encode,
 
 PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
 LONG = 1 << 19  # bytes of a message from which it pays to wake other threads
-AHEAD = 6  # messages that are decoded before they are needed
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ def listen(
 
     pairs = zip(messages, cohort.sizes.tolist(), strict=True)
     if early and messages and isinstance(messages[0], bytes) and len(messages[0]) >= LONG:
-        return ahead(lambda pair: one(*pair), pairs, AHEAD)
+        return ahead(lambda pair: one(*pair), pairs)
     return (one(*pair) for pair in pairs)
 
 

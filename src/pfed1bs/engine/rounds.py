@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -126,9 +127,12 @@ def _round(
     began, t, device = perf_counter(), now.round, where(now)
     plan = prepare(algorithm, now, data.sizes, size.seed, size.sampled, data.present)
     turn = Turn(algorithm, data, now.clients, plan.news, plan.active, size.steps, size.batch, local)
-    if device.type != "cpu" and t + 1 < size.rounds:
+
+    def later() -> Cohort:
         following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled, data.present)
-        turn = replace(turn, later=working(algorithm, following, data.sizes, now.seen, data.present))
+        return working(algorithm, following, data.sizes, now.seen, data.present)
+
+    turn = replace(turn, later=later) if device.type != "cpu" and t + 1 < size.rounds else turn
     portion = portions(len(plan.active.ids), size.chunk, device)
     done = spread(lambda at: turn(at).into(now.clients), portion, device)
     differ = {client: said for part in done for client, said in part.differing.items()}
@@ -253,8 +257,14 @@ def sample(
     if sampled is not None and not 1 <= sampled <= clients:
         few = " without the newcomers" if clients < len(sizes) else ""
         raise UserError(f"sampled must be in 1 .. clients = {clients}{few}, got {sampled}")
-    ids = among[torch.randperm(clients, generator=stream(seed, "cohort", round))[: sampled or clients]].sort().values
+    ids = among[_order(seed, round, clients)[: sampled or clients]].sort().values
     return Cohort(seed, round, ids, sizes.cpu()[ids], seen[ids])
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, round: int, clients: int) -> Tensor:
+    """The order in which clients are taken; on a GPU the next round's is known before it begins."""
+    return torch.randperm(clients, generator=stream(seed, "cohort", round))
 
 
 def working(algorithm: Algorithm, cohort: Cohort, sizes: Tensor, seen: Tensor, among: Tensor) -> Cohort:

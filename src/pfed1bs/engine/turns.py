@@ -1,6 +1,6 @@
 """A round as its clients see it: hear, train, speak."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -48,7 +48,7 @@ class Turn:
     batch: int
     local: Recorder = field(default_factory=Recorder)
     places: Tensor | None = None  # rows of `clients` that are the cohort's; None: there are all clients, row by id
-    later: Cohort | None = None  # of the next round, whose batches are drawn while the device still computes
+    later: Callable[[], Cohort] | None = None  # of the next round: its batches are drawn while the device computes
 
     def __call__(self, at: Tensor) -> Work:
         """Hear, train, speak; who finds that its replica is not the server's says that instead, and stays as it was."""
@@ -71,9 +71,10 @@ class Turn:
         batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
         mine, said = self.local(algorithm, mine, received, some, batches)
         if self.later is not None:
-            self.data.foresee(self.later.ids[at], self.later.round, self.later.seed, self.batch, self.local.asked)
+            later = self.later()
+            self.data.foresee(later.ids[at], later.round, later.seed, self.batch, self.local.asked)
             if int(at[-1]) == len(self.cohort.ids) - 1:  # none of this round is left
-                self.local.foresee(self.later.round)
+                self.local.foresee(later.round)
         mine, log = split_log(mine)
         check(mine, log, some)
         try:

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ Result = TypeVar("Result")
 
 CPU = torch.device("cpu")
 MANY = 1 << 21  # numbers
+AHEAD = 6  # results that are made before they are needed
+_threads = ContextVar("threads", default=0)  # before somebody computed alone; 0: nobody does
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.device = CPU) -> list[Result]:
@@ -29,15 +32,10 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.
     threads = torch.get_num_threads()
     if threads == 1 or device.type != "cpu":
         return [work(item) for item in items]
-
-    def apart(item: Item) -> Result:
-        torch.set_num_threads(1)  # for good: this thread does nothing else
-        return work(item)
-
     with alone():  # some libraries have one number for the whole process
         if len(items) == 1:
             return [work(items[0])]
-        futures = [_pool(threads).submit(apart, item) for item in items]
+        futures = [_pool(threads).submit(work, item) for item in items]
         try:
             return [future.result() for future in futures]
         finally:
@@ -46,12 +44,17 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.
             wait(futures)
 
 
-def ahead(work: Callable[[Item], Result], items: Iterable[Item], most: int) -> Iterator[Result]:
+def ahead(work: Callable[[Item], Result], items: Iterable[Item], most: int = AHEAD) -> Iterator[Result]:
     """work(item) for one item after the other, while up to `most` later ones are under way on other threads.
 
-    For work that leaves Python's lock to others, as long messages do; torch must not compute in it.
+    For work that leaves Python's lock to others, as long messages and tensors do. Whoever computes `alone` has the
+    threads there were before: each of them computes alone, too.
     """
-    pool, under_way = _pool(torch.get_num_threads()), deque[Future[Result]]()
+    threads = _threads.get() or torch.get_num_threads()
+    if threads == 1:
+        yield from map(work, items)
+        return
+    pool, under_way = _pool(threads), deque[Future[Result]]()
     try:
         for item in items:
             under_way.append(pool.submit(work, item))
@@ -80,17 +83,19 @@ def alone(device: torch.device = CPU, numbers: int = 0) -> Iterator[None]:
     are dealt with before others are awake.
     """
     threads = torch.get_num_threads()
+    before = _threads.set(_threads.get() or threads)
     torch.set_num_threads(1 if device.type == "cpu" or numbers < MANY else threads)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        _threads.reset(before)
 
 
 @lru_cache(maxsize=1)
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay for the next round, with the memory and the modules they hold."""
-    return ThreadPoolExecutor(threads)
+    """Threads that stay for the next round, with the memory and the modules they hold; each computes alone."""
+    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
 
 if hasattr(os, "register_at_fork"):

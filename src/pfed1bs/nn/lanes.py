@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from math import inf
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from pfed1bs.core.graphs import milliseconds
 from pfed1bs.nn.stacked import Backward, Pass, Places, leaf
 
 LANES = 8  # streams
+FILLING = 1 << 22  # weights of all clients from which on a step leaves the device no time between its products
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 Way = Callable[[Pass], tuple[Tensor, Pass, Backward]]
 One = Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor]]  # values and inputs of a client -> what it sees
 
@@ -26,7 +28,7 @@ def abreast(work: Callable[[int], Result], count: int, device: torch.device) -> 
     """
     if device.type != "cuda":
         return [work(i) for i in range(count)]
-    main, lanes = torch.cuda.current_stream(device), _lanes(device)
+    main, lanes = torch.cuda.current_stream(device), _lanes(device)[:count]
     for lane in lanes:
         lane.wait_stream(main)
     done = []
@@ -36,6 +38,17 @@ def abreast(work: Callable[[int], Result], count: int, device: torch.device) -> 
     for lane in lanes:
         main.wait_stream(lane)
     return done
+
+
+def beside(first: Callable[[], Result], second: Callable[[], Other], like: Tensor) -> tuple[Result, Other]:
+    """The results of two works on weights (S, n) such as these, neither of which needs the other.
+
+    While work for a GPU is recorded they share it, if they are too small to fill it one by one.
+    """
+    if like.numel() >= FILLING or not (like.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return first(), second()
+    one, other = abreast(lambda i: (second if i else first)(), 2, like.device)
+    return cast(Result, one), cast(Other, other)
 
 
 @cache

@@ -1,6 +1,6 @@
 """What the runs of a comparison share: what their seeds change, and how much work a round has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import get_args
@@ -44,17 +44,27 @@ def varied(text: str) -> tuple[Drawn, ...]:
 def spending(config: Config, gradients: int) -> Config:
     """The run with as many local steps as take so many gradients a round."""
     algorithm = method(config, *problem(config.data.name, config.data.root))
+    if afforded := getattr(algorithm, "afforded", None):
+        return _affording(config, afforded(gradients), gradients)
     found = {steps: cost(config.method, algorithm, steps) for steps in range(1, gradients + 1)}
     for steps, taken in found.items():
         if taken == gradients:
             return replace(config, steps=steps)
-    if not any(found.values()):
-        raise UserError(f"{config.method} takes no gradients", "leave it out, or give --steps instead")
     near = sorted(sorted({*found.values()}, key=lambda taken: abs(taken - gradients))[:2])
     raise UserError(
         f"{config.method} cannot spend {gradients} gradients a round: one step takes {found[1]}",
         f"try --gradients {' or '.join(map(str, near))}",
     )
+
+
+def _affording(config: Config, options: Mapping[str, int], gradients: int) -> Config:
+    """The run of a method that has options in place of `steps`."""
+    if not all(options.values()):
+        raise UserError(
+            f"{config.method} cannot spend {gradients} gradients a round: that is less than one of its steps",
+            "give it more, or smaller steps",
+        )
+    return replace(config, algorithm={**config.algorithm, **options})
 
 
 def cost(name: str, algorithm: Algorithm, steps: int) -> int:

@@ -14,7 +14,7 @@ from pfed1bs.studies.comparison import Entry, Variant, entries, methods, variant
 T = TypeVar("T")
 NAMES = (
     "table-main fig-accuracy fig-loss fig-participation fig-local-steps fig-projection table-sensitivity "
-    "table-capabilities table-partitions fig-pareto fig-why fig-memorise"
+    "table-capabilities table-partitions table-bytes fig-pareto fig-why fig-memorise"
 ).split()
 ORDER = ("mnist", "fmnist", "cifar10", "svhn", "cifar100")  # of the data sets in a table
 QUICK: Options = {  # every part on embedded data, in a moment
@@ -32,6 +32,7 @@ class Piece:
     algorithms: Sequence[str] = ()
     runs: Sequence[str] = ()  # variants, beside the algorithms
     seeds: int = 0  # how many; 0: those of the recipe
+    name: str = ""  # of the part in tables, beside its data set
 
     def settings(self, quick: bool) -> Iterator[Options]:
         """What is set, once for every choice out of the lists."""
@@ -49,9 +50,9 @@ class Piece:
         return load(str(folder / f"{self.recipe}.toml"), words, [item.name for item in self.variants(quick=False)])
 
     def named(self, settings: Options, data: str) -> str:
-        """The data set, and what was chosen out of the lists."""
+        """The data set, its name, and what was chosen out of the lists."""
         lists = [key for key, value in self.set.items() if isinstance(value, list)]
-        return " ".join([data, *(f"{key.rpartition('.')[2]}={settings[key]}" for key in lists)])
+        return " ".join([data, *self.name.split(), *(f"{key.rpartition('.')[2]}={settings[key]}" for key in lists)])
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Target:
     pictures: Sequence[str] = ()  # of the report, or against-X: last values against the option X
     against: str = ""  # a label that the others are compared with, seed by seed
     times: bool = False  # whether its table has seconds
+    totals: bool = False  # whether its table has the bytes of all rounds, in place of those of a round
     ticks: Mapping[str, str] = field(default_factory=dict)  # of the paper's table of capabilities
     paper: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # label, data set: mean, deviation
 

@@ -118,8 +118,11 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     """Table, rows as CSV, and pictures into a folder; the cells."""
     about: Json = {"title": target.title, "command": f"pfed1bs reproduce {target.name}"}
     if target.ticks:
+        lines, path = ticked(target), folder / "table.md"
+        if path.exists() and path.read_text() == lines:  # and was made by the commit that is named beside it
+            return []
         folder.mkdir(parents=True, exist_ok=True)
-        written(folder / "table.md", lines := ticked(target))
+        written(path, lines)
         here = environment("cpu")
         about |= {key: [here[key]] for key in ("commit", "device", "torch")} | {"missing": 0}
         written(folder / "table.json", json.dumps({**about, "lines": lines.splitlines()}, indent=1) + "\n")
@@ -163,7 +166,7 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
         )
     heads = ["method", "ours, %", "shared model, %"]
     heads += ["paper, %", "verdict", "paper, MB"] if target.paper else []
-    heads += ["MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
+    heads += ["MiB in all" if target.totals else "MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
     heads += [f"minus `{target.against}`, p of within {MARGIN}"] if target.against else []
     texts = []
     for part in parts:
@@ -195,7 +198,7 @@ def told(value: Spread | None) -> str:
 
 
 def _line(target: Target, cell: Entered) -> list[str]:
-    mib, seconds = cell.spread("mib_per_round"), cell.spread("seconds")
+    mib, seconds = cell.spread("total_mib" if target.totals else "mib_per_round"), cell.spread("seconds")
     paper = told(Spread(cell.paper[0], cell.paper[1])) if cell.paper else ""
     line = [f"`{cell.label}`", cell.ours, told(cell.spread("accuracy_global"))]
     line += [paper, cell.verdict, cell.cost] if target.paper else []

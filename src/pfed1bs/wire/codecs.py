@@ -130,10 +130,11 @@ class Levels:
         if used % 8 and data[-1] >> used % 8:
             raise ValueError("unused bits of the last byte must be 0")
         bits = np.unpackbits(np.frombuffer(data, np.uint8), count=used, bitorder="little").reshape(-1, self.bits)
-        values = np.zeros(len(bits), np.int32)
-        for place in range(self.bits):
+        values = bits[:, 0].astype(np.int32)
+        for place in range(1, self.bits):
             values |= bits[:, place].astype(np.int32) << place
-        self._check(values)
+        if self.levels < 1 << self.bits:  # else bits cannot say anything else
+            self._check(values)
         return torch.from_numpy(values).reshape(self.shape)
 
     def _check(self, values: NDArray[np.integer]) -> None:

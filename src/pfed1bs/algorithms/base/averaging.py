@@ -11,7 +11,7 @@ from torch import Tensor
 from pfed1bs.algorithms.base.finetuning import Tuning
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.split import Body
-from pfed1bs.compressors import Compressor, Dense
+from pfed1bs.compressors import Compressor, Dense, decompressed
 from pfed1bs.core.checks import accumulate
 from pfed1bs.core.options import POSITIVE, at_least, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, stack
@@ -132,8 +132,9 @@ class Averaging(Method):
     def mean(self, received: Iterable[Message], cohort: Cohort) -> Tensor:
         """sum_k p_k decode_k, summed in float64 by ascending id."""
         total = torch.zeros(self.task.n, dtype=torch.float64)
-        for i, (share, message) in enumerate(zip(self.shares(cohort).tolist(), received, strict=True)):
-            accumulate(total, self.compressor.decompress(message, cohort.rows(slice(i, i + 1))), share)
+        updates = decompressed(self.compressor, received, cohort)
+        for share, update in zip(self.shares(cohort).tolist(), updates, strict=True):
+            accumulate(total, update, share)
         return total
 
     def shares(self, cohort: Cohort) -> Tensor:

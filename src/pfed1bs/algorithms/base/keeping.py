@@ -13,6 +13,7 @@ from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, chosen, model_of, stack
 from pfed1bs.engine.exchange import moved
 from pfed1bs.nn.descent import Descent, Walk
+from pfed1bs.nn.lanes import beside
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,18 @@ class Keeping:
         """The batches of the update that is sent: they have no sample that a trial needs."""
         return batches(only=self.trial.seen(clients, cohort)) if self.keep == "best" else batches()
 
-    def kept(self, clients: State, u: State, cohort: Cohort, batches: Batches) -> State:
-        """The client's own model after the round; u holds weights and buffers after R steps of the shared one."""
-        if self.keep == "ft":
-            return u
+    def trained(self, clients: State, cohort: Cohort, batches: Batches) -> tuple[State, State]:
+        """The shared model after R steps, weights, buffers and "log/loss", and the client's own after the round."""
+        theta, trained = clients["theta"], self.shared(clients, cohort, batches)
+
+        def shared() -> State:
+            w, buffers, loss = self.descent.run(theta, kept_of(clients, SHARED), trained)
+            return {"w": w, **buffers, "log/loss": loss}
+
         if self.keep == "prox":
-            return self.near(model_of(clients), self.lam, clients["theta"], batches())
-        return self.best(clients, u, cohort, batches)
+            return beside(shared, lambda: self.near(model_of(clients), self.lam, theta, batches()), theta)
+        u = shared()
+        return u, model_of(u) if self.keep == "ft" else self.best(clients, model_of(u), cohort, batches)
 
     def near(self, model: State, lam: float | Tensor, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> State:
         """The model after its steps, held near theta, and its buffers with it."""

@@ -102,5 +102,5 @@ def summed(start: Tensor, shares: Tensor, values: Iterable[Tensor]) -> Tensor:
     """The sum start + sum_k share_k value_k, in float64 by ascending id; values are taken one by one."""
     total = start.double()
     for share, value in zip(shares.tolist(), values, strict=True):
-        total += share * value.double()
+        total += value.double().mul_(share)
     return total.float()

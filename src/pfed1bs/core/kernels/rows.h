@@ -89,33 +89,43 @@ static void give_back(float *data, bool own) {
     atomic_flag_clear(&kept.busy);
 }
 
-/* The last long results that were given up, latest first, under the interpreter's lock: one for the measurements and one
- * for the weights. A new result takes the memory if it fills at least half of it. */
+/* The last long results that were given up, latest first, under the interpreter's lock: of long ones one for the
+ * measurements and one for the weights, of those that fill a page as many as threads may have between them. A new result
+ * takes the memory if it fills at least half of it. */
 typedef struct {
     void *data;
     size_t bytes;
 } memory;
-static memory spares[2];
-enum { SPARES = sizeof spares / sizeof *spares };
+typedef struct {
+    memory *held;
+    size_t count;
+} shelf;
+
+static shelf shelf_of(size_t bytes) {
+    static memory many[2], single[16];
+    return bytes > HUGEPAGE ? (shelf){many, sizeof many / sizeof *many} : (shelf){single, sizeof single / sizeof *single};
+}
 
 static memory take(size_t bytes) {
     bytes = whole_pages(bytes);
-    for (size_t i = 0; i < SPARES; i++) {
-        memory found = spares[i];
+    shelf s = shelf_of(bytes);
+    for (size_t i = 0; i < s.count; i++) {
+        memory found = s.held[i];
         if (!found.data || found.bytes < bytes || found.bytes / 2 > bytes) continue;
-        spares[i].data = NULL;
+        s.held[i].data = NULL;
         return found;
     }
     return (memory){allocate(bytes), bytes};
 }
 
 static void leave(memory given_up) {
+    shelf s = shelf_of(given_up.bytes);
     size_t place = 0;
     spare(given_up.data, given_up.bytes);
-    while (place < SPARES - 1 && spares[place].data) place++;
-    free(spares[place].data);
-    for (; place; place--) spares[place] = spares[place - 1];
-    spares[0] = given_up;
+    while (place < s.count - 1 && s.held[place].data) place++;
+    free(s.held[place].data);
+    for (; place; place--) s.held[place] = s.held[place - 1];
+    s.held[0] = given_up;
 }
 
 /* One row in three parts: pieces that stay in the second-level cache, then columns through all of them. */
