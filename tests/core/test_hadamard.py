@@ -182,7 +182,7 @@ def test_kernel_names_the_torch_path_when_switched_off(without_kernel):
 
 BITS = """
 import torch
-from pfed1bs.core.transform import blockwise, hadamard, kernel
+from pfed1bs.core.transform import hadamard, kernel
 from pfed1bs.core.sketch import srht
 x = torch.arange(1 << 16).sin()
 phi = srht(50_000, 5_000, seed=1)
