@@ -10,7 +10,6 @@ RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 RESULTS = sorted((sources.ROOT / "results").rglob("*.json"))
 ROWS = sorted((sources.ROOT / "results").rglob("*.jsonl"))
 DIRTY = {  # made while something was being changed, and not yet made again
-    "differences.json": "made by another version of the format",
     "mutants.json": "half an hour of sixteen cores",
     "tuning.json": "an older rule; the table it was made for is to be replaced",
 }
