@@ -37,7 +37,7 @@ from pfed1bs.runs.folder import identity  # noqa: E402
 from pfed1bs.runs.run import federation, method  # noqa: E402
 
 CLIENTS, ROUNDS = 20, 8
-FLAGS = ["--clients", str(CLIENTS), "--rounds", str(ROUNDS)]
+FLAGS = ["--algorithm.name", "pfed1bs", "--clients", str(CLIENTS), "--rounds", str(ROUNDS)]
 
 
 def told(words):

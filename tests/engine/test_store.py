@@ -1,6 +1,7 @@
 """Client states in files: the same numbers, only for those who took part, and whole after any crash."""
 
 import random
+import resource
 from dataclasses import replace
 
 import pytest
@@ -67,6 +68,18 @@ def test_a_field_that_all_have_in_common_is_written_once():
     assert used(alike) == 1 and not alike.own
     round = alike.with_rows([alike.put(torch.arange(s, s + 3), {"w": stack(torch.ones(8), 3)}) for s in (0, 10, 20)])
     assert used(round) == 2 and len(round.own) == 9
+
+
+def test_a_full_disk_is_said_with_the_name_of_the_file(tmp_path):
+    slab, limits = Slabs(tmp_path).of(40), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+    try:
+        kept = slab.put(torch.zeros(40, dtype=torch.uint8))
+        with pytest.raises(OSError, match="40.rows"):
+            slab.put(torch.ones(40, dtype=torch.uint8))
+        assert kept.place == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_places_are_used_again_when_nobody_refers_to_them():

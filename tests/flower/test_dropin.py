@@ -247,7 +247,9 @@ def test_a_training_that_was_not_counted_is_undone_from_the_file(tmp_path):
 def test_large_models_go_to_a_file_by_themselves(monkeypatch, tmp_path):
     monkeypatch.setattr("pfed1bs.flower.dropin_client.LARGE", 1000)
     desk, _, _ = federated(rounds=2, nodes=2, first=None)
-    assert len([*(tmp_path / "pfed1bs-state").iterdir()]) == 2 and not any(c.state for c in desk.contexts.values())
+    assert len([*(tmp_path / "pfed1bs-state").glob("*.safetensors")]) == 2 and not any(
+        c.state for c in desk.contexts.values()
+    )
 
 
 def test_what_has_no_model_in_it_goes_to_the_app_as_it_is():

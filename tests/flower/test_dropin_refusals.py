@@ -1,9 +1,11 @@
 """What the drop-in refuses: every error says what is wrong and the way out, and nothing is lost."""
 
 import logging
+import math
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as strategies
@@ -12,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from dropin_grid import Desk, identity
 from dropin_toy import federated, model, toy
 from pfed1bs.core.errors import UserError
-from pfed1bs.flower import OneBit, OneBitFedAvg
+from pfed1bs.flower import OneBit, OneBitFedAvg, dropin_trust
 
 logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
@@ -254,3 +256,64 @@ def test_a_replica_that_is_not_the_servers_is_replaced():
             _, metrics = strategy.aggregate_train(server_round, desk.send_and_receive(messages))
         assert metrics["onebit-lacking"] == (server_round == 4)  # in round 3 there is no news, and so no checksum
     assert desk.contexts[101].state["onebit"]["version"].numpy() == strategy.nodes.version - 1
+
+
+def answering(change):
+    """A client whose node 101 has its replies changed by `change(records)`."""
+    inner = OneBit(toy(), first=model)
+
+    def answer(message, context):
+        reply = inner(message, context)
+        if context.node_id == 101:
+            change(reply.content)
+        return reply
+
+    return answer
+
+
+CHANGES = {
+    "not like": [
+        lambda records: records.update(metrics=MetricRecord({"num-examples": 1})),
+        lambda records: records.update(more=MetricRecord({"num-examples": 1, "steps": 1})),
+        lambda records: records.update(x=ArrayRecord({})),
+        lambda records: records["metrics"].update(steps=[1, 2]),
+    ],
+    "not finite": [lambda records: records["metrics"].update(steps=math.nan)],
+    "must be a positive number": [
+        lambda records: records["metrics"].update({"num-examples": 0}),
+        lambda records: records["metrics"].update({"num-examples": -5.0}),
+    ],
+}
+
+
+@pytest.mark.parametrize(("reason", "change"), [(why, one) for why, many in CHANGES.items() for one in many])
+def test_records_that_would_end_flowers_strategy_cost_their_node_its_round(reason, change, monkeypatch):
+    said = []
+    monkeypatch.setattr(dropin_trust.log, "warning", lambda *words: said.append(words[0] % words[1:]))
+    _, strategy, result = federated(rounds=1, client=answering(change))
+    assert {*strategy.nodes.counted} == {102, 103, 104} and strategy.nodes.version == 1
+    assert result.evaluate_metrics_clientapp[1]["steps"] == 1
+    assert said and all(line.startswith("node 101 is not counted: its") and reason in line for line in said)
+
+
+def test_a_node_that_claims_to_have_all_samples_weighs_ten_times_the_median():
+    def claim(number):
+        return answering(lambda records: records["metrics"].update({"num-examples": number}))
+
+    (_, all_, _), (_, ten, _), (_, one, _) = (federated(rounds=1, client=claim(samples)) for samples in (10**15, 30, 1))
+    assert torch.equal(all_.nodes.theta, ten.nodes.theta) and not torch.equal(all_.nodes.theta, one.nodes.theta)
+    with pytest.raises(UserError, match="at least 1, the median itself, got 0.5"):
+        OneBitFedAvg(FedAvg(), max_weight=0.5)
+
+
+def test_after_the_first_round_answers_of_nothing_but_nonsense_end_nothing():
+    inner, answered = OneBit(toy(), first=model), []
+
+    def answer(message, context):
+        reply = inner(message, context)
+        reply.content["onebit"]["protocol"] = 7 if len(answered) >= 4 else 1  # after training and evaluation
+        answered.append(context.node_id)
+        return reply
+
+    _, strategy, _ = federated(rounds=2, nodes=2, client=answer)
+    assert strategy.nodes.version == 1 and len(answered) == 8

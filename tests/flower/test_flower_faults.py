@@ -7,7 +7,10 @@ from flower_desk import DELTA, RUN, Desk, assert_missed, finished, flipped, repl
 from pfed1bs.flower.client_app import without_folders
 from pfed1bs.flower.link import Reply
 from pfed1bs.flower.server import Stopped, start
+from pfed1bs.flower.states import Shelf
+from pfed1bs.runs.folder import identity
 
+ASLEEP = ("evaluate", 102)
 FAULTS = {
     "it raised": lambda reply: [Reply(reply.node, None, "it raised")],
     "no answer in time": lambda reply: [],
@@ -49,6 +52,22 @@ def test_a_client_that_sleeps_is_left_in_peace_for_longer_and_longer_and_taken_b
     assert trained.count(101) == 12 and trained.count(102) == 9  # not in rounds 3, 5 and 6
     assert answers == [True, *[False] * 6, *[True] * 5]
     assert any("client 2 was too late 2 times in a row; it is asked again in round 4" in line for line in desk.said)
+    assert not server.roster.naps
+
+
+def test_a_client_that_trains_and_never_judges_is_asked_for_its_score_more_and_more_rarely(tmp_path):
+    desk = Desk({**RUN, "steps": 1}, tmp_path, lambda question, node, reply: [reply] * ((question, node) != ASLEEP))
+    server, progress = desk.server(), start(desk.algorithm, 4)
+    for _ in range(8):
+        progress = server.round(progress, wanted=1).progress
+        server.judge(progress)
+    assert desk.asked.count(ASLEEP) == 4 and desk.asked.count(("train", 102)) == 8  # not in 2, 4, 5 and 7
+    assert any(
+        "client 2 was too late 2 times in a row; it is asked again in evaluation 3" in line for line in desk.said
+    )
+    desk.on_way = lambda question, node, reply: [reply]
+    for _ in range(4):
+        server.judge(progress)
     assert not server.roster.naps
 
 
@@ -154,6 +173,16 @@ def test_a_client_never_throws_its_model_away_for_a_server_with_an_old_checkpoin
     assert any("forgotten that this client is in round 1" in line for line in desk.said)
     found = desk.states(progress)
     assert all(same(found[k], state) for k, state in held.items())
+
+
+def test_a_second_process_of_a_client_does_not_write_what_the_first_one_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr("pfed1bs.flower.states.PATIENCE", 0)
+    desk = Desk({**RUN, "rounds": 1}, tmp_path)
+    shelf = Shelf.of(tmp_path, "f", 2, identity(desk.config))
+    with shelf.alone():
+        finished(desk)
+    assert any("client 2 is not counted: another process works on f-2.safetensors" in line for line in desk.said)
+    assert not shelf.states() and Shelf.of(tmp_path, "f", 1, identity(desk.config)).states()
 
 
 def test_a_damaged_state_file_keeps_the_client_out_and_is_left_as_it_is(tmp_path):

@@ -1,10 +1,10 @@
 """Answers as Flower's grid fetches them: one that does not come whole, or is no message, holds up no other."""
 
-from time import monotonic
+from time import monotonic, sleep, time
 from types import SimpleNamespace
 
 import pytest
-from flwr.app import ConfigRecord, Error, Metadata, RecordDict
+from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
@@ -16,19 +16,21 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_id,
     get_object_tree,
 )
+from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from pfed1bs.flower.grid import GridLink, record
-from pfed1bs.flower.link import LATE, Ticket
+from dropin_grid import identity
+from pfed1bs.flower.grid import GridLink, Timely, record
+from pfed1bs.flower.link import LATE, Ticket, ask
 
 RUN = 3
 
 
 class Store:
-    """A SuperLink that holds announced answers, and such parts of them as were sent."""
+    """A SuperLink that holds announced answers, told once each, and such parts of them as were sent."""
 
     def __init__(self):
-        self.answers, self.parts, self.asked = [], {}, 0
+        self.answers, self.parts, self.asked, self.later = [], {}, 0, []
 
     def hold(self, answer, missing=(), changed=None):
         contents = {number: one.deflate() for number, one in get_all_nested_objects(answer).items()}
@@ -38,8 +40,12 @@ class Store:
         self.parts |= contents
 
     def PullMessages(self, request):  # noqa: N802 (Flower's name)
+        told, self.answers = self.answers, []
+        for answer in self.later:  # it comes when the first look is over
+            self.hold(answer)
+        self.later = []
         return SimpleNamespace(
-            messages_list=[proto for proto, _ in self.answers], message_object_trees=[tree for _, tree in self.answers]
+            messages_list=[proto for proto, _ in told], message_object_trees=[tree for _, tree in told]
         )
 
     def PullObject(self, request):  # noqa: N802
@@ -73,12 +79,19 @@ def store():
     return Store()
 
 
+class Grid(HttpGrid):
+    """Flower's, whose questions are numbered by their nodes and go nowhere."""
+
+    def __init__(self, store):
+        vars(self).update(_run=SimpleNamespace(run_id=RUN), _client=store, node=Node(node_id=1))
+
+    def push_messages(self, messages):
+        return [f"question {message.metadata.dst_node_id}" for message in messages]
+
+
 def collected(store, nodes, seconds, patience=60.0):
-    grid = HttpGrid.__new__(HttpGrid)
-    vars(grid).update(_run=SimpleNamespace(run_id=RUN), _client=store, node=Node(node_id=1))
-    link = GridLink(grid)
-    found = link.collect(Ticket({f"question {node}": node for node in nodes}, monotonic() + seconds, patience))
-    return {reply.node: reply for reply in found}
+    ticket = Ticket({f"question {node}": node for node in nodes}, monotonic() + seconds, patience)
+    return {reply.node: reply for reply in GridLink(Grid(store)).collect(ticket)}
 
 
 def test_an_answer_that_was_announced_and_never_sent_is_late_and_holds_up_no_other(store):
@@ -88,6 +101,31 @@ def test_an_answer_that_was_announced_and_never_sent_is_late_and_holds_up_no_oth
     found = collected(store, (7, 8), 0.5)
     assert monotonic() - began < 20
     assert found[7].error == LATE and found[8].content == {"a": 2}
+
+
+def test_an_answer_that_comes_while_another_is_waited_for_in_vain_is_in_time(store):
+    store.hold(answer_to(7, {"a": 1}), missing={0})
+    store.later = [answer_to(8, {"a": 2})]
+    with identity(1):
+        found = {reply.node: reply for reply in ask(GridLink(Grid(store)), "train", {7: {}, 8: {}}, 2.0)}
+    assert found[7].error == LATE and found[8].content == {"a": 2}
+
+
+def test_flowers_own_loop_does_not_wait_longer_for_one_that_announces_than_for_one_that_is_silent(store, monkeypatch):
+    monkeypatch.setattr(http_grid, "time", SimpleNamespace(time=time, sleep=lambda seconds: sleep(seconds / 10)))
+    store.hold(answer_to(7, {"a": 1}), missing={0})
+    store.later = [answer_to(8, RecordDict({f"{i}": ConfigRecord({"b": i}) for i in range(9)}))]
+    broken = answer_to(9, {"a": 3})
+    store.hold(broken)
+    store.parts |= dict.fromkeys(get_all_nested_objects(broken), b"no message")
+    with identity(1):
+        asked = [Message(record({}), node, "train") for node in (7, 8, 9)]
+    began = monotonic()
+    found = {one.metadata.reply_to_message_id: one for one in Timely(Grid(store)).send_and_receive(asked, timeout=3.0)}
+    assert monotonic() - began < 20 and [*sorted(found)] == [f"question {node}" for node in (7, 8, 9)]
+    assert LATE in found["question 7"].error.reason and len(found["question 8"].content) == 9
+    assert "it is no message" in found["question 9"].error.reason
+    assert Timely(Grid(store)).node.node_id == 1  # in all else it is the grid
 
 
 def test_patience_with_introductions_ends_before_the_time_of_the_question(store):

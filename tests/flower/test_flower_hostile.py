@@ -6,7 +6,7 @@ import pytest
 
 from flower_desk import DELTA, RUN, Desk, assert_missed, finished, flipped, replaced, same
 from pfed1bs.flower.client import Client
-from pfed1bs.flower.link import Reply
+from pfed1bs.flower.link import Reply, logged
 from pfed1bs.flower.serving import serve
 from pfed1bs.wire.messages import read_header
 
@@ -130,6 +130,17 @@ def test_a_message_under_another_sample_count_than_it_was_admitted_with_is_refus
     assert sum("client 0 is not counted: sample count is" in line for line in desk.said) == 3
 
 
+@pytest.mark.parametrize("asked", ["query", "train"])
+def test_who_says_that_it_holds_a_million_states_fills_no_log(asked, tmp_path):
+    def on_way(question, node, reply):
+        return [replaced(reply, held=[*range(10**6)]) if (question, node) == (asked, 102) else reply]
+
+    desk = Desk({**RUN, "rounds": 1, "wait": 0.0}, tmp_path, on_way)
+    finished(desk)
+    assert any("it says that it holds 1000000 states; a client keeps two" in line for line in desk.said)
+    assert max(map(len, desk.said)) < 400
+
+
 def test_a_node_cannot_take_the_place_of_a_client_that_answers(tmp_path):
     desk = Desk(DELTA, tmp_path / "ours")
     desk.online[50] = 2  # asked after the true one only because of its number, so give it the place first
@@ -209,7 +220,6 @@ def test_scores_that_nobody_can_have_are_refused(score, told, tmp_path):
     assert server._scores({"score/personal": [5.0, 10.0, 0.7]}) == {"personal": [5.0, 10.0, 0.7]}
 
 
-def test_a_loss_that_single_precision_cannot_hold_is_refused(tmp_path):
-    server = Desk(RUN, tmp_path).server()
+def test_a_loss_that_single_precision_cannot_hold_is_refused():
     with pytest.raises(ValueError, match="too large a number"):
-        server._log({"log/loss": [1e300]})
+        logged({"log/loss": [1e300]})

@@ -77,14 +77,14 @@ def test_every_file_cut_at_any_byte_leads_to_the_last_state_or_a_refusal(tmp_pat
     assert lines(tmp_path / "again") == expected
 
 
-@pytest.mark.parametrize("room", [100, 700, 3000])
-def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(tmp_path, whole, room):
+@pytest.mark.parametrize(("room", "name"), [(100, "clients.csv"), (450, "metrics.jsonl"), (3000, "checkpoint.part")])
+def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(tmp_path, whole, room, name):
     expected, _ = whole
     running, limits = prepared(tmp_path / "run").rounds(), resource.getrlimit(resource.RLIMIT_FSIZE)
     next(running)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match=name):
             list(running)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -1,7 +1,8 @@
 """Errors that speak to the user: what is wrong, and the way out."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class Told(Exception):
@@ -26,6 +27,16 @@ class Failure(Told, RuntimeError):
 
 class Interrupted(Told, KeyboardInterrupt):
     """The user stopped a run; the hint says how it goes on."""
+
+
+@contextmanager
+def naming(path: object) -> Iterator[None]:
+    """Have the system's complaint say which file it is about."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def close(word: str, known: Iterable[str]) -> str | None:

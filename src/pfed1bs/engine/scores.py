@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfed1bs.core.errors import Failure
+from pfed1bs.core.errors import Failure, naming
 from pfed1bs.core.failing import explained
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
@@ -180,7 +180,7 @@ def write_clients(path: Path, ids: Tensor, sizes: Tensor, scores: dict[str, Scor
     """The last evaluation, client by client; `sizes` are the training samples of the clients `ids`."""
     own, extra = scores["personal"], [name for name in scores if name != "personal"]
     metric = own.metrics[0]
-    with path.open("w", newline="") as file:
+    with naming(path), path.open("w", newline="") as file:
         writer = csv.writer(file)
         names = ["client", "train_samples", "test_samples", metric, "loss"]
         writer.writerow([*names, *(f"{metric}_{name}" for name in extra)])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core.checks import crc32
-from pfed1bs.core.errors import Failure, UserError
+from pfed1bs.core.errors import Failure, UserError, naming
 
 HEAD = 16  # bytes by which most rows differ already
 ELSEWHERE = "restore the folder from a copy, or begin anew in another one"
@@ -59,8 +59,9 @@ class Slab:
                 self.end += 1
             row, rest = Stored(self, self.free.pop(), crc), data.numpy().data
             self._file.seek(row.place * self.length)
-            while len(rest):
-                rest = rest[self._file.write(rest) or 0 :]
+            with naming(self.name):
+                while len(rest):
+                    rest = rest[self._file.write(rest) or 0 :]
         self._same[crc] = row
         return row
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -84,6 +85,11 @@ class Client:
         shelf = Shelf.of(self.folder, text(content, "federation"), self.partition, identity(self.config))
         if question == "query":
             return {"partition": self.partition, "samples": self.samples, "held": [*shelf.states()]}
+        with shelf.alone() if question == "train" else nullcontext():
+            return self._worked(question, content, shelf)
+
+    def _worked(self, question: Question, content: Content, shelf: Shelf) -> dict[str, Value]:
+        """What the client answers from the states that it holds."""
         base, round = whole(content, "base"), whole(content, "round")
         if not -1 <= base < round:
             raise ValueError(f"a round is done on an earlier state, got round {round} on the state of round {base}")

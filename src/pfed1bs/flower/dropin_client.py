@@ -1,6 +1,7 @@
 """Two lines in an existing Flower app, the first: OneBit around its ClientApp (docs/flower-dropin.md)."""
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,10 @@ class Memory:
     """A shelf in the context that Flower keeps for a node while it runs; it holds the last state alone."""
 
     context: Context
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Nothing: Flower gives a node's context to one process at a time."""
+        return nullcontext()
 
     def states(self) -> dict[int, State]:
         """The state that is here, by the round it was reached in."""
@@ -73,10 +78,17 @@ class OneBit(ClientApp):
         content = message.content
         if NAME not in content and not content.array_records:
             return self.app(message, context)  # a question that has nothing to do with models
-        letter, whole = Letter.read(content), content.array_records
-        first = self._first(letter, *whole.values())
+        letter = Letter.read(content)
+        first = self._first(letter, *content.array_records.values())
         shelf = self._shelf(context, letter, first)
-        states = shelf.states()
+        with shelf.alone():
+            return self._heard(message, context, letter, shelf, first)
+
+    def _heard(
+        self, message: Message, context: Context, letter: Letter, shelf: Memory | Shelf, first: State
+    ) -> Message:
+        """What the node answers from the states that it holds."""
+        states, whole = shelf.states(), message.content.array_records
         base = letter.base if letter.base in states else max(states, default=-1)
         before = states.get(base, State())
         try:

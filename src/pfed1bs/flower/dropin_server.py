@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from logging import getLogger
+from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -14,11 +15,13 @@ from pfed1bs.algorithms.base.by_hand import OneBitCode
 from pfed1bs.algorithms.base.onebit import SAFE, bounded
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.votes import unpack
-from pfed1bs.engine.trust import clamped
+from pfed1bs.engine.trust import Trust, clamped
 from pfed1bs.flower.dropin_arrays import OTHERS, First, Frame, agreed, framed, made, recorded, values
 from pfed1bs.flower.dropin_inner import composable
 from pfed1bs.flower.dropin_letters import NAME, Letter, deflated, only, opened
 from pfed1bs.flower.dropin_nodes import Nodes
+from pfed1bs.flower.dropin_trust import believed
+from pfed1bs.flower.grid import Timely
 from pfed1bs.flower.link import whole
 from pfed1bs.wire.messages import Message as WireMessage
 from pfed1bs.wire.messages import Refused, decode
@@ -47,7 +50,8 @@ class OneBitFedAvg(Strategy):
 
     `ratio` is m / n, bits a weight. `first`: a function that makes the model, the same as OneBit has; both sides call
     it under `seed`, and nobody is sent the first model. Without it every node is sent the whole model once. `local`:
-    patterns of names of arrays that stay at the nodes, beside whole numbers and running statistics.
+    patterns of names of arrays that stay at the nodes, beside whole numbers and running statistics. `max_weight`: what
+    a node weighs in the mean, at most, in medians of the round; None: what it says.
     """
 
     def __init__(
@@ -59,8 +63,10 @@ class OneBitFedAvg(Strategy):
         rotate: bool = True,
         first: First | None = None,
         local: Iterable[str] = (),
+        max_weight: float | None = 10.0,
     ) -> None:
         self.inner, self.first, self.local = composable(inner), first, tuple(local)
+        self.max_weight = Trust(max_weight).max_weight
         self.agreed = OneBitCode(1, ratio, seed, rotate)  # checked before anybody waits
         if seed >> 63:
             raise UserError(f"seed must be in 0 .. 2^63 - 1, which Flower's records carry, got {seed}", "try 0")
@@ -77,7 +83,7 @@ class OneBitFedAvg(Strategy):
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: object, **kwargs: object) -> Result:
         """The rounds of Flower's own loop; with `first`, its model takes the place of the initial arrays."""
         self._begin(initial_arrays)
-        return super().start(grid, self.arrays, *args, **kwargs)  # type: ignore[arg-type]
+        return super().start(cast(Grid, Timely(grid)), self.arrays, *args, **kwargs)  # type: ignore[arg-type]
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -177,9 +183,9 @@ class OneBitFedAvg(Strategy):
             except ValueError as error:
                 log.warning("node %d is not counted: %s", reply.metadata.src_node_id, error)
                 wrong.append(error)
-        if wrong and not valid:
+        if wrong and not self.nodes.seen:  # nobody has ever spoken: more likely a mistake of ours than an attack
             raise wrong[0]
-        return errors, valid
+        return errors, believed(valid, self._weight, self.max_weight)
 
     def _noted(self, reply: Message, record: ConfigRecord, held: int) -> bool:
         """Whether the app has answered; what the node holds and the bytes are noted."""
@@ -211,10 +217,14 @@ class OneBitFedAvg(Strategy):
             reply.content = RecordDict({**reply.content, "arrays": sketch})
         return answers
 
+    @property
+    def _weight(self) -> str:
+        """The name of what the inner strategy weighs with."""
+        return getattr(self.inner, "weighted_by_key", "")
+
     def _shares(self, replies: list[Message]) -> Tensor:
         """The shares of nodes in the mean, by the metric that the inner strategy weighs with; equal without one."""
-        key = getattr(self.inner, "weighted_by_key", "")
         metrics = [next(iter(reply.content.metric_records.values()), MetricRecord()) for reply in replies]
-        found = [one.get(key, 1) for one in metrics]
+        found = [one.get(self._weight, 1) for one in metrics]
         weights = torch.tensor(found, dtype=torch.float64)
         return weights / weights.sum()

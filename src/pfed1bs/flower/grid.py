@@ -1,6 +1,6 @@
 """Where contents become Flower's messages and back: one ConfigRecord each, the smallest that Flower can carry."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -16,6 +16,8 @@ SENT = 500  # letters that are made at once
 EXPIRED = (3, 4)  # Flower's codes of a question and of an answer whose time is over, which may end before ours
 PARTS = 3  # of an answer: message, records, record
 PATIENCE = {"query": 10.0}  # seconds to wait for the parts of an answer that was announced; otherwise all there is
+SPARE = 2.0  # but for so many, or a quarter of a short time
+LOOK = 3.0  # seconds between the looks of Flower's own loop
 TYPES = {"query": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 
 
@@ -47,19 +49,21 @@ Fetch = Callable[..., dict[str, bytes]]
 
 
 def fetched(
-    fetch: Fetch, end: float, object_ids: list[str], pull_object_fn: Callable[[str], bytes]
+    fetch: Fetch, end: float, parts: float, object_ids: list[str], pull_object_fn: Callable[[str], bytes]
 ) -> dict[str, bytes]:
-    """The parts of an answer, if there are as many as ours have, they come in time, and they make a message.
+    """The parts of an answer, if they are not too many, come in time, and make a message.
 
     A node announces an answer before it sends its parts. Flower waits for them for up to two hours, before it looks at
     the next answer, and raises whatever comes of parts that are no message.
     """
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents
 
-    if len(object_ids) > PARTS:
-        raise ObjectPullError(object_ids[-1], f"an answer has {PARTS} parts, got {len(object_ids)}")
+    if len(object_ids) > parts:
+        raise ObjectPullError(object_ids[-1], f"an answer has {parts} parts, got {len(object_ids)}")
+    left = max(0.0, end - monotonic())
+    pause = min(1.0, left / 4)  # so that the end is not missed by more than that
     try:
-        found = fetch(object_ids, pull_object_fn, max_time=max(0.0, end - monotonic()), backoff_cap=1.0)
+        found = fetch(object_ids, pull_object_fn, max_time=left, initial_backoff=pause / 8, backoff_cap=pause)
     except ObjectPullError as error:
         raise (ObjectPullError(object_ids[-1], LATE) if monotonic() >= end else error) from None
     try:
@@ -72,17 +76,33 @@ def fetched(
 
 
 @contextmanager
-def careful(end: float) -> Iterator[None]:
-    """Let Flower's grid fetch answers until then."""
+def careful(end: float, parts: float = PARTS) -> Iterator[None]:
+    """Let Flower's grid fetch answers of so many parts until then."""
     from flwr.superlink.grid import http_grid
 
     names = vars(http_grid)
     fetch = names["pull_objects"]
-    names["pull_objects"] = partial(fetched, fetch, end)
+    names["pull_objects"] = partial(fetched, fetch, end, parts)
     try:
         yield
     finally:
         names["pull_objects"] = fetch
+
+
+class Timely:
+    """A grid whose exchanges end in time, whatever nodes announce; in all else the grid that it goes around."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """As Flower's; after the longest wait for parts of an answer it looks once more for what others have sent."""
+        waited = inf if timeout is None else timeout - min(2 * LOOK, timeout / 2)
+        with careful(monotonic() + waited, inf):
+            return self._grid.send_and_receive(messages, timeout=timeout)
 
 
 class GridLink:
@@ -111,12 +131,12 @@ class GridLink:
                 raise RuntimeError(f"{len(nodes)} messages of {down} bytes are more than the SuperLink takes at once")
             # A letter that could not be sent has no number; it waits under its own name, and in vain.
             waiting |= {number or f"unsent {node}": node for number, node in zip(numbers, nodes, strict=True)}
-        return Ticket(waiting, monotonic() + timeout, PATIENCE.get(question, inf))
+        return Ticket(waiting, monotonic() + timeout, PATIENCE.get(question, inf), min(SPARE, timeout / 4))
 
     def collect(self, ticket: Ticket) -> list[Reply]:
         """What has come back, once each; an error may come from the SuperLink, so the question tells the node."""
         sent = [number for number in ticket.waiting if not number.startswith("unsent")]
-        with careful(min(ticket.end, monotonic() + ticket.patience)):
+        with careful(min(ticket.end - ticket.spare, monotonic() + ticket.patience)):
             found = self.grid.pull_messages(sent) if sent else []
         asked = ((one.metadata.reply_to_message_id, one) for one in found)
         replies = [self._reply(ticket.waiting.pop(number), one) for number, one in asked if number in ticket.waiting]

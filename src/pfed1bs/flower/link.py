@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Literal, Protocol
 
 POLL = 0.2  # seconds between looks for replies
 LATE = "no answer in time"
 LONGEST = 300  # letters of a reason
+LARGEST = (2 - 2**-23) * 2.0**127  # number that is logged, as single precision has it
 Value = bool | int | float | str | bytes | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Content = Mapping[str, Value]  # what one record holds
 Question = Literal["query", "train", "evaluate"]  # who are you; do a round; how good is your model
@@ -42,6 +43,7 @@ class Ticket:
     waiting: dict[str, int]  # number of a question: the node that has not answered it yet
     end: float  # when to stop waiting, on the link's clock
     patience: float = inf  # seconds to wait for the rest of an answer that has begun
+    spare: float = 0.0  # seconds before the end in which that is not waited for: others may have come meanwhile
 
 
 class Link(Protocol):
@@ -126,3 +128,14 @@ def reals(content: Content, prefix: str) -> dict[str, list[float]]:
                 raise ValueError(f"{key} must be a list of numbers, got {value!r:.40}")
             found[key.removeprefix(prefix)] = [float(item) for item in value]
     return found
+
+
+def logged(content: Content) -> dict[str, float]:
+    """What a client says about its training, under names that cannot be taken for the server's own."""
+    found = reals(content, "log/")
+    if not all(len(values) == 1 and isfinite(values[0]) and name.isalpha() for name, values in found.items()):
+        raise ValueError("what it logs must be one finite number under each name")
+    log = {name: values[0] for name, values in found.items() if name not in ("round", "seconds")}
+    if any(abs(value) > LARGEST for value in log.values()):
+        raise ValueError("what it logs is too large a number")
+    return log

@@ -10,6 +10,7 @@ from pfed1bs.engine.rounds import Progress
 from pfed1bs.flower.link import Content, Link, Reply, Ticket, numbers, told, whole
 
 LONGEST = 16  # rounds that a client which never answers is left in peace
+HELD = 8  # states that a client may say it holds; it keeps two
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,9 @@ class Roster:
     lost: set[int] = field(default_factory=set)  # clients that have said that their replica is not the server's
     refused: set[int] = field(default_factory=set)  # nodes that introduced themselves wrongly, or not at all
 
-    naps: dict[int, tuple[int, int]] = field(default_factory=dict)  # by client: times too late in a row, until when
+    naps: dict[tuple[str, int], tuple[int, int]] = field(
+        default_factory=dict
+    )  # of what, client: times late, until when
 
     tickets: list[Ticket] = field(default_factory=list)  # questions to new nodes
     claims: dict[int, Member] = field(default_factory=dict)  # by client: who says it is one that another node is
@@ -93,7 +96,7 @@ class Roster:
             raise ValueError(f"its partition must be in 0 .. {self.clients - 1}, got {client}")
         if not 1 <= samples <= self.max_samples:
             raise ValueError(f"it claims {samples} samples; 1 .. max_samples = {self.max_samples} are believed")
-        return client, Member(reply.node, samples, tuple(numbers(reply.content, "held")))
+        return client, Member(reply.node, samples, tuple(holding(reply.content)))
 
     @property
     def sizes(self) -> Tensor:
@@ -102,22 +105,21 @@ class Roster:
 
     def note(self, client: int, held: list[int] | None) -> None:
         """Write down which states a client really has, now that it has answered; None: those the server counted on."""
-        self.naps.pop(client, None)
+        self.naps.pop(("round", client), None)
         self.members[client] = replace(self.members[client], held=None if held is None else tuple(held))
 
-    def late(self, client: int, round: int) -> None:
-        """A client gave no answer in time; from the second time on it is left in peace for 1, 2, 4, ... rounds."""
-        times = self.naps.get(client, (0, 0))[0] + 1
+    def late(self, client: int, turn: int, what: str = "round") -> None:
+        """A client gave no answer in time; from the second time on it is left in peace for 1, 2, 4, ... turns."""
+        times = self.naps.get((what, client), (0, 0))[0] + 1
         pause = min(1 << times - 2, LONGEST) if times > 1 else 0
-        self.naps[client] = times, round + 1 + pause
+        self.naps[what, client] = times, turn + 1 + pause
         if pause:
-            self.event(
-                f"client {client} was too late {times} times in a row; it is asked again in round {round + 1 + pause}"
-            )
+            again = f"it is asked again in {what} {turn + 1 + pause}"
+            self.event(f"client {client} was too late {times} times in a row; {again}")
 
-    def awake(self, here: set[int], round: int, least: int) -> set[int]:
-        """Those who are worth asking in a round; all, if they would be fewer than `least`."""
-        found = {client for client in here if self.naps.get(client, (0, 0))[1] <= round}
+    def awake(self, here: set[int], turn: int, least: int, what: str = "round") -> set[int]:
+        """Those who are worth asking in a turn; all, if they would be fewer than `least`."""
+        found = {client for client in here if self.naps.get((what, client), (0, 0))[1] <= turn}
         return found if len(found) >= least else here
 
     def reconciled(self, now: Progress) -> Progress:
@@ -131,3 +133,11 @@ class Roster:
             seen[client] = max(older, default=-1)
             self.event(f"client {client} has lost the state of round {last}; it goes on from {int(seen[client])}")
         return replace(now, seen=seen, lost=now.lost | self.lost)
+
+
+def holding(content: Content) -> list[int]:
+    """The rounds whose states a client says that it holds."""
+    held = numbers(content, "held")
+    if len(held) > HELD:
+        raise ValueError(f"it says that it holds {len(held)} states; a client keeps two")
+    return held

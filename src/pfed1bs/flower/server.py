@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from time import perf_counter
 
 import torch
@@ -14,14 +13,13 @@ from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counte
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.turns import Diverged
 from pfed1bs.flower.judging import needed, possible
-from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, numbers, reals, told, whole
-from pfed1bs.flower.roster import Roster
+from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, logged, reals, told, whole
+from pfed1bs.flower.roster import Roster, holding
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs.config import Config
 from pfed1bs.wire.messages import Decoder, decoder
 
 PAUSE = 1.0  # seconds between looks at who is connected
-LARGEST = torch.finfo(torch.float32).max  # number that is logged
 AGAIN = 10  # looks after which nodes that did not introduce themselves well are asked once more
 
 
@@ -54,6 +52,7 @@ class Server:
     roster: Roster = field(init=False)
     resting: set[int] = field(init=False, default_factory=set)  # clients whose own models are at rest, as they say
     differing: list[bytes] = field(init=False, default_factory=list)  # who has another replica says so in a round
+    evaluations: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         """Nobody is known yet."""
@@ -157,7 +156,7 @@ class Server:
             if (found := whole(content, key)) != expected:
                 raise ValueError(f"its {key} is {found}, expected {expected}")
         if "held" in content:
-            held = numbers(content, "held")
+            held = holding(content)
             self.roster.note(client, held)
             raise ValueError(f"it holds the states of rounds {held}, not that of {int(now.seen[client])}")
         return content
@@ -173,7 +172,7 @@ class Server:
         if not isinstance(up, bytes):
             raise ValueError(f"its message must be bytes, got {type(up).__name__}")
         if not (sampled and self.algorithm.up):
-            return Answer(b"", samples, self._log(content))
+            return Answer(b"", samples, logged(content))
         message = read(up, samples)
         if not message and self.algorithm.replicates:
             self.roster.lost.add(client)
@@ -181,17 +180,7 @@ class Server:
             raise ValueError("its replica is not the server's; it is sent the snapshot next")
         if not message:
             raise ValueError("its message is empty")
-        return Answer(up, samples, self._log(content))  # it is decoded again when it is counted: bytes are the least
-
-    def _log(self, content: Content) -> dict[str, float]:
-        """What a client says about its training, under names that cannot be taken for the server's own."""
-        found = reals(content, "log/")
-        if not all(len(values) == 1 and isfinite(values[0]) and name.isalpha() for name, values in found.items()):
-            raise ValueError("what it logs must be one finite number under each name")
-        log = {name: values[0] for name, values in found.items() if name not in ("round", "seconds")}
-        if any(abs(value) > LARGEST for value in log.values()):
-            raise ValueError("what it logs is too large a number")
-        return log
+        return Answer(up, samples, logged(content))  # it is decoded again when it is counted: bytes are the least
 
     def _counted(
         self, now: Progress, plan: Plan, answers: dict[int, Answer], asked: list[Plan], seconds: float
@@ -218,8 +207,9 @@ class Server:
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
         """The connected clients, and how good their models are on their own test samples."""
-        there = self.roster.refresh(self.link, self.rules.timeout)
-        here = torch.tensor(sorted(self.roster.awake(there, now.round, 1)), dtype=torch.int64)
+        there = self.roster.awake(self.roster.refresh(self.link, self.rules.timeout), now.round, 1)
+        turn, self.evaluations = self.evaluations, self.evaluations + 1
+        here = torch.tensor(sorted(self.roster.awake(there, turn, 1, "evaluation")), dtype=torch.int64)
         now = self.roster.reconciled(now)
         cohort = Cohort(self.config.seed_of("batches"), now.round, here, self.roster.sizes[here], now.seen[here])
         sent = needed(self.algorithm, now, cohort) if len(here) else []
@@ -228,8 +218,11 @@ class Server:
         for client, reply in self._asked("evaluate", now, letters):
             try:
                 found[client] = self._scores(self._content(now, client, reply))
+                self.roster.naps.pop(("evaluation", client), None)
             except ValueError as error:
                 self.event(f"round {now.round}: client {client} is not judged: {told(error)}")
+                if reply.error == LATE:
+                    self.roster.late(client, turn, "evaluation")
         names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
         stacked = {name: torch.tensor([one[name] for one in found.values()], dtype=torch.float64) for name in names}
         kinds = self._counts, self.algorithm.task.loss.metrics

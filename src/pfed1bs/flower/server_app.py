@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         if config.threads:
             torch.set_num_threads(config.threads)
         serve(GridLink(grid), config, rules, told(values, context.run_config))
-    except (Told, Stopped) as error:
+    except (Told, Stopped, OSError) as error:
         message, hint = getattr(error, "message", str(error)), getattr(error, "hint", "")
         print(f"error: {message}" + (f"\nhint: {hint}" if hint else ""), file=sys.stderr, flush=True)
         sys.tracebacklimit = 0  # Flower prints what is raised; fifty lines of its own code would hide these two

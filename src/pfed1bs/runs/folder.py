@@ -10,7 +10,7 @@ from typing import IO, ClassVar, Self
 
 from torch import Tensor
 
-from pfed1bs.core.errors import UserError
+from pfed1bs.core.errors import UserError, naming
 from pfed1bs.core.extras import need
 from pfed1bs.core.origin import commit, release
 from pfed1bs.engine.contract import Algorithm
@@ -65,10 +65,14 @@ class RunFolder:
         return self
 
     def close(self) -> None:
-        """Let others work here."""
-        for file in (self._metrics, self._lock):
-            if file is not None:
-                file.close()
+        """Let others work here, also when the last lines do not fit on the disk."""
+        try:
+            if self._metrics is not None:
+                with naming(self._metrics.name):
+                    self._metrics.close()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -133,8 +137,9 @@ class RunFolder:
     def append(self, record: Record, done: Round) -> None:
         """Write down a round; it counts when the state after it is saved."""
         assert self._metrics is not None
-        self._metrics.write(json.dumps(record) + "\n")
-        self._metrics.flush()
+        with naming(self._metrics.name):
+            self._metrics.write(json.dumps(record) + "\n")
+            self._metrics.flush()
 
     def save(self, progress: Progress) -> None:
         """Write a checkpoint; the lines of its rounds are on disk before it is."""
@@ -187,7 +192,7 @@ def written(path: Path, text: str) -> None:
     """Write a file all or nothing, on the disk before it has its name."""
     part = path.with_name(path.name + ".part")
     try:
-        with part.open("w") as file:
+        with naming(part), part.open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
