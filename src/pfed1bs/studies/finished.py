@@ -39,9 +39,9 @@ class Finished:
 
     @classmethod
     def of(cls, folder: Path) -> "Finished":
-        """What a folder holds; a line that was cut off is left out."""
-        lines = (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []
-        return cls(folder, [row for line in lines if (row := _whole(line))])
+        """What a folder holds; a last line that was cut off is left out."""
+        lines = (folder / FILE).read_text().splitlines(keepends=True) if (folder / FILE).exists() else []
+        return cls(folder, [json.loads(line) for line in lines if line.endswith("\n")])
 
     def find(self, run: Planned) -> Json | None:
         """The row of a run with these very settings."""
@@ -53,10 +53,10 @@ class Finished:
         """Keep a row, on disk too, behind those that others have added since."""
         self.rows.append(row)
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / FILE
-        cut = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
-        with path.open("a") as file:
-            file.write(("\n" if cut else "") + json.dumps(row) + "\n")
+        with (self.folder / FILE).open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)  # without a line that was cut off
+            file.write(f"{json.dumps(row)}\n".encode())
 
     def join(self, others: Iterable[Json], runs: Sequence[Planned]) -> None:
         """Take over rows that are missing here, whichever table or figure they were made for."""
@@ -68,14 +68,6 @@ class Finished:
             fitting = [row for row in alike if same(row, run.entry.config)]
             if fitting and not self.find(run):
                 self.add({**fitting[0], "part": run.part, "label": run.label})
-
-
-def _whole(line: str) -> Json | None:
-    """The row of a line; None: it was cut off."""
-    try:
-        return cast(Json, json.loads(line))
-    except json.JSONDecodeError:
-        return None
 
 
 def elsewhere(folder: Path) -> list[Json]:
