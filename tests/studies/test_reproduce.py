@@ -239,7 +239,8 @@ def test_two_commands_that_add_rows_to_one_file_lose_none_of_them(tmp_path):
     one, two = finished.Finished.of(tmp_path), finished.Finished.of(tmp_path)
     one.add({"label": "a"})
     two.add({"label": "b"})
-    (tmp_path / "runs.jsonl").open("a").write('{"label": "cut", "env": {}')
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write('{"label": "cut", "env": {}')
     one.add({"label": "c"})
     assert [row["label"] for row in finished.Finished.of(tmp_path).rows] == ["a", "b", "c"]
 
