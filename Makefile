@@ -46,6 +46,7 @@ bench: $(READY)
 # Tables and pictures of the rows in results/, then README and docs with them; says which numbers have no source.
 docs-numbers: $(READY)
 	$(BIN)/pfed1bs reproduce all --draw
+	$(BIN)/python tools/sheet.py $(patsubst %.md,%.json,$(wildcard results/*.md))
 	$(BIN)/python tools/sources.py --write
 
 # Faults put into the code one by one, and which of them no test sees: an hour.

@@ -5,8 +5,8 @@ python benchmarks/front.py figure results/front.json --out results/front.svg
 python benchmarks/front.py curves results/mnist-all-ten.json --out results/accuracy-bytes.svg
 
 `measure` runs pfed1bs-delta with every m / n and with 10, 20 and 40 local steps in a round at equal gradients, which is
-a message every second or fourth round, beside training alone, ditto and fedavg-ft; every data set is complete at one
-seed before the next seed begins, and what is finished is in the file. Flags of the configuration may follow.
+a message every second or fourth round, beside training alone, ditto, fedavg-ft and decomfl; every data set is complete
+at one seed before the next seed begins, and what is finished is in the file. Flags of the configuration may follow.
 `curves` draws all methods of a table, in the style of the reports, for light and dark pages.
 """
 
@@ -21,9 +21,6 @@ from math import ceil, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
-from matplotlib import rcParams
-from matplotlib.figure import Figure
-
 from pfed1bs.report.drawn import PICTURES
 from pfed1bs.report.groups import groups
 from pfed1bs.report.pictures import shown_of
@@ -36,7 +33,7 @@ from pfed1bs.studies.comparison import Entry, entries, side_by_side, variant
 RECIPES = ("mnist-delta", "fmnist-delta", "cifar10-small", "svhn-small", "cifar100-small")
 RATIOS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 STEPS = (10, 20, 40)
-BESIDE = ("local", "fedavg-ft", "ditto")
+BESIDE = ("local", "fedavg-ft", "ditto", "decomfl")
 COLOURS = {10: "#0072b2", 20: "#009e73", 40: "#cc79a7"}
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 95 % interval of a mean over so many seeds, in standard errors
 
@@ -56,7 +53,17 @@ def planned(recipe, seed, own, flags):
 def measured(entry, folder):
     """What a finished run came to; bytes beside those of fedavg with the recipe's steps."""
     summary, config = json.loads((folder / entry.name / "summary.json").read_text()), entry.config
-    kept = ("accuracy", "accuracy_global", "total_mib", "catch_up_mib", "ratio_to_fedavg", "seconds", "commit")
+    kept = (
+        "rounds",
+        "rested",
+        "accuracy",
+        "accuracy_global",
+        "total_mib",
+        "catch_up_mib",
+        "ratio_to_fedavg",
+        "seconds",
+        "commit",
+    )
     told = {"data": config.data.name, "model": config.model.name, "algorithm": config.method, "seed": config.seed}
     told |= {"steps": config.steps, "rounds": config.rounds, "ratio": config.algorithm.get("ratio")}
     return {**told, **{key: summary[key] for key in kept if key in summary}}
@@ -83,6 +90,9 @@ def interval(values):
 
 def figure(own, flags):
     """A panel for every data set: accuracy against bytes, a line for every number of local steps."""
+    from matplotlib import rcParams  # here, so that `measure` runs without
+    from matplotlib.figure import Figure
+
     groups = defaultdict(list)
     for run in json.loads(Path(own.results).read_text())["runs"]:
         groups[run["data"], run["algorithm"], run["steps"], run["ratio"]].append(run)

@@ -3,13 +3,13 @@
 import json
 
 import pytest
+import sheet
 import sources
 
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 RESULTS = sorted((sources.ROOT / "results").rglob("*.json"))
 ROWS = sorted((sources.ROOT / "results").rglob("*.jsonl"))
 DIRTY = {  # made while something was being changed, and not yet made again
-    "differences.json": "made by another version of the format",
     "mutants.json": "half an hour of sixteen cores",
     "tuning.json": "an older rule; the table it was made for is to be replaced",
 }
@@ -74,6 +74,26 @@ def results(tmp_path, monkeypatch):
     yield tmp_path / "results"
     sources.values.cache_clear()
     sources.printed.cache_clear()
+
+
+def test_tables_of_comparisons_are_those_of_their_files():
+    for path in sorted((sources.ROOT / "results").glob("*.md")):
+        assert path.read_text() == sheet.sheet(path.with_suffix(".json")), path.name
+
+
+def test_a_table_of_a_comparison_has_both_scores_their_differences_and_bytes(results):
+    late = {90.0: 89.0, 91.0: 90.5, 92.0: 91.0}
+    runs = [
+        {"algorithm": name, "label": name, "seed": seed, "accuracy": value, "accuracy_late": late[value]}
+        | {"total_mib": 2.5, "rounds": 100 - 10 * seed}
+        for name, seed, value in RUNS
+    ]
+    item = {"method": "b", "difference": -0.5, "interval": [-6.85, 5.85], "p": 0.0004, "late": -0.25}
+    paired = {"against": "a", "differences": [{**item, "late_interval": [-3.43, 2.93]}]}
+    (results / "runs.json").write_text(json.dumps({"runs": runs, "paired": paired}))
+    first, second = sheet.sheet(results / "runs.json").splitlines()[2:]
+    assert first == "| `a` | 91.00 \u00b1 1.41 | 90.00 \u00b1 1.41 |  |  |  | 2.50 | 90 to 100 |"
+    assert "| -0.50 (-6.85 to +5.85) | -0.25 (-3.43 to +2.93) | < 0.001 | 2.50 |" in second
 
 
 def test_a_number_is_found_as_it_is_printed(results):

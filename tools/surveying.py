@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 
 from faults import ROOT, Mutant
@@ -69,9 +70,10 @@ class Watching(Steady):
 
     def trace(self, frame, event, _):  # noqa: ANN001, ANN201
         """Called by Python at calls and, where it returns itself, at lines."""
-        if not frame.f_code.co_filename.startswith(self.prefix):
+        code = frame.f_code
+        if not (code.co_filename.startswith(self.prefix) and code.co_flags & CO_OPTIMIZED):  # of functions, no import
             return None
-        self.seen.add((frame.f_code.co_filename, frame.f_lineno))
+        self.seen.add((code.co_filename, frame.f_lineno))
         return self.trace
 
     def pytest_runtest_protocol(self, item) -> None:  # noqa: ANN001

@@ -10,6 +10,8 @@ from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
+from tiny import cohort as tiny_cohort
+from tiny import given, linear
 
 
 def cohort(clients: int = 1, round: int = 0) -> Cohort:
@@ -84,6 +86,17 @@ def test_alpha_starts_at_the_mean_magnitude_and_stays_in_its_range():
     assert fedbat.bin.magnitudes(torch.tensor([[1.0, -2, 3, -4, 100, 100]])).tolist() == [[2.5]]
     alpha = fedbat.alpha(torch.tensor([[0.01, 1.0, 1e-9]]), torch.tensor([[0.5, 0.0, 0.0]]))
     assert alpha[0].tolist() == pytest.approx([0.01 * 2.718281828, 0.05, 5e-4])
+
+
+def test_alpha_follows_the_loss_between_its_bounds_and_rests_at_them():
+    def sent(**bounds):
+        fedbat = make("fedbat", linear(), lr=0.5, mu=0.0, **bounds)
+        return fedbat.local(fedbat.init(2)[1], {"w": torch.tensor([0.3, -0.2])}, tiny_cohort(), given())[1]["scales"]
+
+    steps = sent(alpha_max=10.0)[:, 0]  # the mean magnitudes after the first step are 0.19 and 0.73
+    assert steps[0] < 0.03 and steps[1] > 1
+    assert sent(alpha_max=0.05).tolist() == [[pytest.approx(0.05)]] * 2
+    assert sent(alpha_min=0.9, alpha_max=1.0).tolist() == [[pytest.approx(0.9)]] * 2
 
 
 def test_a_warm_up_of_all_steps_trains_like_fedavg():

@@ -87,6 +87,7 @@ def test_pfedme_takes_as_many_batches_as_asked_for():
     method = make("pfedme", linear(), lr=0.2, lam=2.0, inner=1, outer=1, meta_lr=0.25, mu=0.0)
     state, _ = method.local(states(), server(), cohort(), given())
     assert close(state["w"], [plus(START, (-0.2, slope(START, samples[0]))) for samples in STEPS])
+    assert [make("pfedme", linear(), inner=3, outer=outer).gradients(10) for outer in (0, 2)] == [30, 6]
 
 
 def test_pfedme_refuses_a_copy_that_jumps_over_theta():

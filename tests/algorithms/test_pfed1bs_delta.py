@@ -199,6 +199,7 @@ def test_the_step_is_one_until_noise_would_be_five_times_an_update():
     assert step(20, 0.1) == 1.0  # noise of (pi / 2) sqrt(1 / (20 * 0.1)) = 1.1 updates
     assert step(5, 0.01) == pytest.approx(5 / (math.pi / 2 * 20**0.5))
     assert step(5, 0.01, step=0.5, decay=0.1) == pytest.approx(0.5 / 1.3)
+    assert step(5, 0.01, feedback=True) == 1.0  # what a step loses comes back
 
 
 def test_catch_up_is_the_missed_messages_or_the_model_whichever_is_shorter():

@@ -9,8 +9,8 @@ import torch
 from pfed1bs.core import native
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import srht
-from pfed1bs.core.transform import butterfly, hadamard, kernel, matrix
-from pfed1bs.core.votes import unpack
+from pfed1bs.core.transform import blockwise, butterfly, hadamard, kernel, matrix
+from pfed1bs.core.votes import pack, unpack, weigh
 
 
 def numbers(*shape, dtype=torch.float32):
@@ -308,6 +308,26 @@ def test_an_out_cannot_be_differentiated_through():
         hadamard(x, out=torch.zeros(4))
     with torch.no_grad():
         assert hadamard(x, out=torch.ones(4)).tolist() == [0.0] * 4
+
+
+@pytest.mark.kernel
+def test_blocks_have_the_bits_of_their_own_transforms(instructions):
+    sizes = [2048, 64, 2, 1]
+    x = numbers(2, sum(sizes))
+    expected = torch.cat([butterfly(part, part.shape[-1] ** -0.5) for part in torch.split(x, sizes, -1)], -1)
+    assert torch.equal(blockwise(x, sizes), expected)
+    assert torch.equal(blockwise(x[1], sizes), expected[1])
+
+
+@pytest.mark.kernel
+def test_signs_are_weighed_alike_with_all_instructions(instructions, threads):
+    messages, shares, m = pack(numbers(300, 4099)), numbers(300).double().tolist(), 4099
+    expected = torch.zeros(m, dtype=torch.float64)
+    for message, share in zip(messages, shares, strict=True):
+        expected += share * unpack(message, m).double()
+    for count in (1, 2):
+        threads(count)
+        assert torch.equal(weigh([*messages], shares, m), expected)
 
 
 def test_global_random_state_is_untouched():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pfed1bs.core import native
 from pfed1bs.core.rng import stream
-from pfed1bs.core.votes import pack, sign, tally, unpack, vote
+from pfed1bs.core.votes import pack, sign, tally, unpack, vote, weigh
 
 
 def signs(*shape):
@@ -206,3 +206,17 @@ def test_only_real_vectors_are_packed():
         pack(torch.tensor(1.0))
     with pytest.raises(ValueError, match="9 packed signs take 2 bytes"):
         unpack(byte(1), 9)
+
+
+@pytest.mark.parametrize("m", [1, 8, 13, 4099])
+def test_weighed_signs_are_the_sum_in_double_one_message_after_the_other(either_path, m):
+    messages = [*pack(signs(5, m))]
+    shares = [0.1, 0.7, 1e-9, 0.25, 3.0]
+    expected = torch.zeros(m, dtype=torch.float64)
+    for message, share in zip(messages, shares, strict=True):
+        expected += share * unpack(message, m).double()
+    assert torch.equal(weigh(messages, shares, m), expected)
+    with pytest.raises(ValueError, match="every message needs a share"):
+        weigh(messages, shares[:4], m)
+    with pytest.raises(ValueError, match="packed signs"):
+        weigh([messages[0][:0]], shares[:1], m)

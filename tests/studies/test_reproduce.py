@@ -235,6 +235,16 @@ def test_a_run_that_diverged_is_a_row_and_is_not_repeated(tmp_path):
     assert cell.ours == "diverged" and "abc" in finished.table(found.rows)
 
 
+def test_two_commands_that_add_rows_to_one_file_lose_none_of_them(tmp_path):
+    one, two = finished.Finished.of(tmp_path), finished.Finished.of(tmp_path)
+    one.add({"label": "a"})
+    two.add({"label": "b"})
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write('{"label": "cut", "env": {}')
+    one.add({"label": "c"})
+    assert [row["label"] for row in finished.Finished.of(tmp_path).rows] == ["a", "b", "c"]
+
+
 def test_mistakes_are_told(tmp_path, capsys):
     assert reproduce("table-mian") == 2 and "did you mean table-main?" in capsys.readouterr().err
     assert reproduce("table-main", "--only", "mnits", "--out", str(tmp_path)) == 2

@@ -71,6 +71,23 @@ def test_every_method_has_the_same_number_of_runs_and_the_best_mean_wins(tmp_pat
     assert len([*tmp_path.glob("*/summary.json")]) == 24 and not [*tmp_path.glob("*/checkpoint.safetensors")]
 
 
+def test_means_that_differ_in_their_last_bits_tie(tmp_path):
+    item = study(tmp_path, points=1).methods[0]
+    item.heard((1.0,), (85.2, 86.4))  # 85.80000000000001 in floats
+    item.heard((-1.0,), (84.8, 86.8))
+    assert item.search.tried[(1.0,)] == item.search.tried[(-1.0,)] == 85.8
+
+
+def test_runs_that_have_ended_need_no_process(tmp_path, monkeypatch):
+    found = study(tmp_path, points=2)
+    wave = tuning.entries(found.judged, [found.methods[0].variant(place) for place in found.methods[0].scores], (100,))
+    given = []
+    monkeypatch.setattr(tuning, "side_by_side", lambda runs, *_, **__: given.extend(runs) or iter(()))
+    assert [*tuning.performed(wave, tmp_path, 2)] == wave and not given
+    (tmp_path / wave[0].name / "summary.json").unlink()
+    assert [*tuning.performed(wave, tmp_path, 2)] == wave[1:] and given == wave[:1]
+
+
 def test_tuning_judges_on_training_samples_with_the_score_of_tables(tmp_path):
     found = study(tmp_path, points=1)
     [folder] = [path.parent for path in tmp_path.glob("*/summary.json")]

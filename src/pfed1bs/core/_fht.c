@@ -176,6 +176,28 @@ static PyObject *py_transform(PyObject *self, PyObject *args) {
     return start(&j);
 }
 
+static PyObject *py_blocks(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long src, dst;
+    PyObject *sizes, *scales;
+    job j = {.kind = TRANSFORM, .rows = 1};
+    if (!PyArg_ParseTuple(args, "KKO!O!i", &src, &dst, &PyTuple_Type, &sizes, &PyTuple_Type, &scales, &j.threads))
+        return NULL;
+    if (PyTuple_GET_SIZE(sizes) != PyTuple_GET_SIZE(scales))
+        return PyErr_Format(PyExc_ValueError, "every block needs a scale");
+    j.src = AT(src), j.dst = AT(dst);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sizes); i++, j.src += j.n, j.dst += j.n) {
+        long log2 = PyLong_AsLong(PyTuple_GET_ITEM(sizes, i));
+        j.scale = (float)PyFloat_AsDouble(PyTuple_GET_ITEM(scales, i));
+        if (PyErr_Occurred()) return NULL;
+        j.log2 = (int)log2, j.n = (size_t)1 << log2;
+        PyObject *done = start(&j);
+        if (!done) return NULL;
+        Py_DECREF(done);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *sketch(PyObject *args, enum kind kind) {
     job j = {.kind = kind};
     double scale;
@@ -257,6 +279,38 @@ static PyObject *py_count(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     parallel(pieces(s.m), s.m * s.voters < SMALL ? 1 : threads, count_piece, &s);
     Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_weigh(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *messages, *numbers;
+    unsigned long long sums;
+    int threads;
+    signs s = {0};
+    if (!PyArg_ParseTuple(args, "O!O!Kni", &PyTuple_Type, &messages, &PyTuple_Type, &numbers, &sums, &s.m, &threads))
+        return NULL;
+    s.voters = (size_t)PyTuple_GET_SIZE(messages);
+    if ((size_t)PyTuple_GET_SIZE(numbers) != s.voters)
+        return PyErr_Format(PyExc_ValueError, "every message needs a share");
+    const uint8_t **addresses = malloc((s.voters + 1) * sizeof *addresses);
+    double *shares = malloc((s.voters + 1) * sizeof *shares);
+    if (addresses && shares) {
+        for (size_t v = 0; v < s.voters; v++) {
+            addresses[v] = AT(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(messages, v)));
+            shares[v] = PyFloat_AsDouble(PyTuple_GET_ITEM(numbers, v));
+        }
+        s.messages = addresses, s.shares = shares, s.sums = AT(sums);
+        if (!PyErr_Occurred()) {
+            Py_BEGIN_ALLOW_THREADS
+            parallel(pieces(s.m), s.m * s.voters < FEW ? 1 : threads, weigh_piece, &s);
+            Py_END_ALLOW_THREADS
+        }
+    } else {
+        PyErr_NoMemory();
+    }
+    free(addresses), free(shares);
+    if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -414,11 +468,13 @@ static PyMethodDef methods[] = {
     {"fit", py_fit, METH_VARARGS, NULL},
     {"memory", py_memory, METH_VARARGS, NULL},
     {"transform", py_transform, METH_VARARGS, NULL},
+    {"blocks", py_blocks, METH_VARARGS, NULL},
     {"project", py_project, METH_VARARGS, NULL},
     {"lift", py_lift, METH_VARARGS, NULL},
     {"pack", py_pack, METH_VARARGS, NULL},
     {"unpack", py_unpack, METH_VARARGS, NULL},
     {"count", py_count, METH_VARARGS, NULL},
+    {"weigh", py_weigh, METH_VARARGS, NULL},
     {"decide", py_decide, METH_VARARGS, NULL},
     {"words", py_words, METH_VARARGS, NULL},
     {"distinct", py_distinct, METH_VARARGS, NULL},

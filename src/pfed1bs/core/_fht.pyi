@@ -17,6 +17,9 @@ def memory(size: int) -> Buffer:
 def transform(src: int, dst: int, rows: int, log2: int, scale: float, threads: int) -> None:
     """Scale * H x for every row; dst may be src."""
 
+def blocks(src: int, dst: int, log2: tuple[int, ...], scales: tuple[float, ...], threads: int) -> None:
+    """Transforms of neighbouring blocks of one row, one after the other; dst may be src."""
+
 def project(
     src: int, dst: int, signs: int, index: int, rows: int, n: int, log2: int, m: int, scale: float, threads: int
 ) -> None:
@@ -35,6 +38,9 @@ def unpack(src: int, dst: int, rows: int, m: int, threads: int) -> None:
 
 def count(messages: tuple[int, ...], weights: tuple[int, ...], counters: int, wide: bool, m: int, threads: int) -> None:
     """Add the weights of the messages to the counters (int64 if wide, else int32) of their 1 bits."""
+
+def weigh(messages: tuple[int, ...], shares: tuple[float, ...], sums: int, m: int, threads: int) -> None:
+    """Add the shares of the messages, with a minus where their bits are 0, to sums in double, in their order."""
 
 def decide(counters: int, previous: int, dst: int, wide: bool, total: int, m: int, threads: int) -> int:
     """Write the majority; the number of ties."""

@@ -50,6 +50,7 @@ class Stretch:
         return self.tile - self.levels if self.shift else 0
 
 
+@cache
 def stretches(log2: int) -> list[Stretch]:
     """How the levels of a transform of length 2^log2 are cut into passes: one up to 2^14, two up to 2^26.
 

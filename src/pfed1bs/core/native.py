@@ -71,6 +71,12 @@ def transform(x: Tensor, out: Tensor, scale: float) -> None:
     _fht.transform(x.data_ptr(), out.data_ptr(), x.numel() // n, n.bit_length() - 1, scale, get_num_threads())
 
 
+def blocks(x: Tensor, out: Tensor, sizes: Sequence[int]) -> None:
+    """Orthonormal transforms of neighbouring blocks of these sizes into out, which may be x itself."""
+    log2, scales = tuple(size.bit_length() - 1 for size in sizes), tuple(size**-0.5 for size in sizes)
+    _fht.blocks(x.data_ptr(), out.data_ptr(), log2, scales, get_num_threads())
+
+
 def project(w: Tensor, m: int, signs: Tensor | None, rows: Tensor) -> Tensor:
     """The m rows `rows` of H D P w times 1 / sqrt(m), shape (..., m)."""
     *axes, n = w.shape
@@ -110,6 +116,12 @@ def count(messages: Sequence[Tensor], weights: Sequence[int], counters: Tensor) 
     addresses = tuple(message.data_ptr() for message in messages)
     wide = counters.dtype == torch.int64
     _fht.count(addresses, tuple(weights), counters.data_ptr(), wide, len(counters), get_num_threads())
+
+
+def weigh(messages: Sequence[Tensor], shares: Sequence[float], sums: Tensor) -> None:
+    """Add share times sign of every message to sums in float64, one message after the other."""
+    addresses = tuple(message.data_ptr() for message in messages)
+    _fht.weigh(addresses, tuple(shares), sums.data_ptr(), len(sums), get_num_threads())
 
 
 def decide(counters: Tensor, total: int, previous: Tensor) -> tuple[Tensor, int]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core import cuda, native, rng
-from pfed1bs.core.transform import butterfly, check_float, hadamard, linear, padded, recorded
+from pfed1bs.core.transform import blockwise, butterfly, check_float, linear, padded, recorded
 from pfed1bs.core.votes import unpack
 
 # Sketches that somebody still holds, so that two parties of one process draw and place them once.
@@ -165,25 +165,16 @@ class Rotation:
 
     def forward(self, q: Tensor) -> Tensor:
         """The rotated rows of q (..., m)."""
-        return self._blocks(q * self.signs.to(q))
+        return blockwise(q * self.signs.to(q), self.sizes)
 
     def backward(self, r: Tensor) -> Tensor:
         """The inverse, which is the transpose."""
-        return self._blocks(r) * self.signs.to(r)
+        return blockwise(r, self.sizes) * self.signs.to(r)
 
     @cached_property
     def sizes(self) -> list[int]:
         """Lengths of the blocks."""
         return [1 << i for i in reversed(range(self.m.bit_length())) if self.m >> i & 1]
-
-    def _blocks(self, x: Tensor) -> Tensor:
-        parts = torch.split(x, self.sizes, -1)
-        if recorded(x):
-            return torch.cat([hadamard(part.contiguous()) for part in parts], -1)
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for part, room in zip(parts, torch.split(out, self.sizes, -1), strict=True):
-            hadamard(part, out=room)
-        return out
 
 
 def srht(n: int, m: int, seed: int, round: int = 0, use_D: bool = True) -> SRHT:  # noqa: N803 (the paper's letter)

@@ -1,6 +1,6 @@
 """The fast Walsh-Hadamard transform: kernels for float32 on CPU and GPU, torch elsewhere, the same bits in all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -29,6 +29,19 @@ def hadamard(x: Tensor, out: Tensor | None = None) -> Tensor:
         return linear(x, _orthonormal, _orthonormal)
     _check_out(x, out)
     return _transform(x, out)
+
+
+def blockwise(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The product H x for neighbouring blocks of the last axis, each with its own power of two."""
+    if recorded(x):
+        return torch.cat([hadamard(part.contiguous()) for part in torch.split(x, list(sizes), -1)], -1)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if native.usable(x) and x.dtype == torch.float32 and x.numel() == sum(sizes):
+        native.blocks(x.contiguous(), out, sizes)
+        return out
+    for part, room in zip(torch.split(x, list(sizes), -1), torch.split(out, list(sizes), -1), strict=True):
+        _transform(part, room)
+    return out
 
 
 def padded(n: int) -> int:

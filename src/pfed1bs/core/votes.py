@@ -1,6 +1,6 @@
 """One-bit votes: the sign, bits packed eight to a byte, and the weighted majority of packed messages."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -79,6 +79,21 @@ def tally(messages: Iterable[Tensor], weights: Iterable[int] | Tensor, previous:
         raise ValueError(f"every message needs a weight, got more messages than the {len(counts)} weights")
     decide = native.decide if native.usable(previous) else _decide
     return Tally(*decide(counters, sum(counts), previous))
+
+
+def weigh(messages: Sequence[Tensor], shares: Sequence[float], m: int) -> Tensor:
+    """The sum of share_k z_k over packed messages of m signs z_k, (m,) in float64, in their order."""
+    sums = torch.zeros(m, dtype=torch.float64)
+    for message in messages:
+        _check(message, m)
+    if len(messages) != len(shares):
+        raise ValueError(f"every message needs a share, got {len(shares)} for {len(messages)} messages")
+    if all(native.usable(message) and message.is_contiguous() for message in messages):
+        native.weigh(messages, shares, sums)
+        return sums
+    for message, share in zip(messages, shares, strict=True):
+        sums.add_(unpack(message, m), alpha=share)
+    return sums
 
 
 def _decide(counters: Tensor, total: int, previous: Tensor) -> tuple[Tensor, int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -257,9 +257,9 @@ def replaced(state: State, at: Tensor, part: State) -> State:
 
 def _located(state: State, at: Tensor) -> tuple[slice | Tensor, bool]:
     """Places as a slice where they are neighbours, and whether they are all; refused unless they ascend and exist."""
-    counts = {len(value) for value in state.values()}
-    first, last = (int(at[0]), int(at[-1])) if len(at) else (0, -1)
-    if first < 0 or any(last >= count for count in counts) or not bool((at[1:] > at[:-1]).all()):
-        raise ValueError(f"places must ascend below the number of rows {sorted(counts)}, got {at.tolist()}")
-    near = last - first + 1 == len(at)
-    return slice(first, last + 1) if near else at, near and counts == {len(at)}
+    counts, places = {value.shape[0] for value in state.values()}, at.tolist()
+    first, last = (places[0], places[-1]) if places else (0, -1)
+    if first < 0 or any(last >= count for count in counts) or any(a >= b for a, b in pairwise(places)):
+        raise ValueError(f"places must ascend below the number of rows {sorted(counts)}, got {places}")
+    near = last - first + 1 == len(places)
+    return slice(first, last + 1) if near else at, near and counts == {len(places)}

@@ -16,7 +16,6 @@ from pfed1bs.report.groups import flatten
 from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.records import Json, RunRecord, read
 from pfed1bs.runs.config import Config, as_tables, known_keys, load, with_role
-from pfed1bs.runs.folder import written
 from pfed1bs.studies.comparison import Entry
 from pfed1bs.studies.plan import Planned
 
@@ -41,8 +40,8 @@ class Finished:
     @classmethod
     def of(cls, folder: Path) -> "Finished":
         """What a folder holds; a last line that was cut off is left out."""
-        lines = (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []
-        return cls(folder, [json.loads(line) for line in lines if line.endswith("}")])
+        lines = (folder / FILE).read_text().splitlines(keepends=True) if (folder / FILE).exists() else []
+        return cls(folder, [json.loads(line) for line in lines if line.endswith("\n")])
 
     def find(self, run: Planned) -> Json | None:
         """The row of a run with these very settings."""
@@ -51,10 +50,13 @@ class Finished:
         return next((row for row in rows if same(row, run.entry.config)), None)
 
     def add(self, row: Json) -> None:
-        """Keep a row, on disk too, all or nothing."""
+        """Keep a row, on disk too, behind those that others have added since."""
         self.rows.append(row)
         self.folder.mkdir(parents=True, exist_ok=True)
-        written(self.folder / FILE, "".join(json.dumps(row) + "\n" for row in self.rows))
+        with (self.folder / FILE).open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)  # without a line that was cut off
+            file.write(f"{json.dumps(row)}\n".encode())
 
     def join(self, others: Iterable[Json], runs: Sequence[Planned]) -> None:
         """Take over rows that are missing here, whichever table or figure they were made for."""

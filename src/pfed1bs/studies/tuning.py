@@ -40,6 +40,7 @@ from pfed1bs.studies.comparison import (
 from pfed1bs.studies.design import PLAIN, Design
 from pfed1bs.studies.search import FACTOR, Axis, Place, Search
 
+EXACT = 9  # digits behind the point in which means differ
 STEPS = ("lr", "server_lr", "step")  # of the clients; of the server, under either name
 KNOBS = {
     "pfed1bs": "lam",
@@ -90,7 +91,7 @@ class Tuned:
         """Take the scores of a place; a run that diverged has the worst."""
         self.scores[place] = tuple(scores)
         mean = fmean(self.worst if score is None else score for score in scores)
-        self.search.tried[place] = self.turned(mean)
+        self.search.tried[place] = round(self.turned(mean), EXACT)  # equal means tie, whatever their last bits
 
     @property
     def worst(self) -> float:
@@ -241,12 +242,21 @@ class Study:
 def performed(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
     """Do what is left of the runs, one after the other or side by side; one that diverges ends alone."""
     if processes > 1:
-        yield from side_by_side(longest_first(runs, folder), folder, processes, borne=(Diverged,))
+        over = {entry.name for entry in runs if ended(folder, entry)}  # no process is begun to find that out
+        yield from (entry for entry in runs if entry.name in over)
+        left = [entry for entry in runs if entry.name not in over]
+        yield from side_by_side(longest_first(left, folder), folder, processes, borne=(Diverged,))
         return
     for entry, run in zip(runs, prepared(runs, folder), strict=True):
         with suppress(Diverged):
             complete(run)
         yield entry
+
+
+def ended(folder: Path, entry: Entry) -> bool:
+    """Whether a run is there and whole."""
+    place = folder / entry.name
+    return (place / "summary.json").exists() and finished(Run.prepare(entry.config, place))
 
 
 def longest_first(runs: Sequence[Entry], folder: Path) -> list[Entry]:

@@ -184,14 +184,21 @@ def decoder(
     facts, number = _facts(layout), KINDS[kind]
     readers = {name: _reader(codec, (known or {}).get(name), packed) for name, codec in layout.items()}
     size, floats = facts.size, [codec.believed for codec in layout.values() if hasattr(codec, "believed")]
+    sure = (VERSION, number, facts.fingerprint, round, facts.coordinates)
+    single = len(floats) == len(readers) == 1  # floats alone: they are gone through once
 
     def one(data: bytes, samples: int | None) -> Message:
-        header, whole = opening(data), memoryview(data)
+        whole = memoryview(data)
+        if len(data) == size and not single:  # what nothing can be said against is not asked rule by rule
+            crc = crc32(whole[HEADER.size :], crc32(whole[: HEAD.size]))
+            if HEADER.unpack_from(data) == (*sure, samples, crc):
+                return _fields(readers, data)
+        header = opening(data)
         if size is not None and len(data) not in (HEADER.size, size):
             wrong = "short" if len(data) < size else "long"
             raise Refused(f"too {wrong}: this layout takes {size} bytes ({HEADER.size} if empty), got {len(data)}")
         crc, payload, own = crc32(whole[: HEAD.size]), whole[HEADER.size :], readers
-        if len(data) == size and len(floats) == len(readers) == 1:  # floats alone: they are gone through once
+        if len(data) == size and single:
             crc, read = opened(payload, crc)
             own = {name: (size - HEADER.size, True, lambda _: floats[0](read)) for name in readers}
         else:

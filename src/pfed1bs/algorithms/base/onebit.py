@@ -9,11 +9,10 @@ from math import pi
 import torch
 from torch import Tensor
 
-from pfed1bs.core.checks import accumulate
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.rng import LAYERS, key
 from pfed1bs.core.sketch import Rotation, Sketch, srht
-from pfed1bs.core.votes import sign, unpack
+from pfed1bs.core.votes import sign, unpack, weigh
 from pfed1bs.engine.trust import clamped
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.codecs import Floats, Signs
@@ -78,11 +77,13 @@ class Code:
     def mean(self, messages: Sequence[Message], weights: Tensor) -> tuple[Tensor, Tensor]:
         """The mean q = sum_k p_k s_k z_k of packed messages, in float64 in their order, and how many were clamped."""
         m = sum(self.bits)
-        scales, cut = clamped(torch.stack([message["scale"] for message in messages]))
+        scales, cut = clamped(torch.stack(_field(messages, "scale")))
+        shares, signs = weights.view(-1, *(1 for _ in scales.shape[1:])) * scales.double(), _field(messages, "signs")
+        if len(self.sizes) == 1:
+            return weigh(signs, shares.tolist(), m).float(), cut
         total = torch.zeros(m, dtype=torch.float64)
-        shares = weights.view(-1, *(1 for _ in scales.shape[1:])) * scales.double()
-        for share, message in zip(shares if shares.dim() > 1 else shares.tolist(), messages, strict=True):
-            self.add(total, unpack(message["signs"], m), share)
+        for share, bits in zip(shares, signs, strict=True):
+            total.add_(self.scaled(unpack(bits, m).double(), share))
         return total.float(), cut
 
     def answered(self, q: Tensor, shrink: bool = False) -> tuple[Tensor, Tensor]:
@@ -101,7 +102,7 @@ class Code:
         By default the unbiased scale; with `shrink` the one whose estimate is nearest, |a|_1 / n, which error feedback
         needs because only then the error cannot grow.
         """
-        parts = torch.split(a, list(self.bits), -1)
+        parts = torch.split(a, list(self.bits), -1) if len(self.sizes) > 1 else [a]
         found = [p.abs().sum(-1) / n if shrink else unbiased(p) for p, n in zip(parts, self.sizes, strict=True)]
         return found[0] if len(found) == 1 else torch.stack(found, -1)
 
@@ -110,13 +111,6 @@ class Code:
         if len(self.sizes) == 1:
             return signs * scale[..., None]
         return signs * scale.repeat_interleave(torch.tensor(self.bits, device=scale.device), -1)
-
-    def add(self, total: Tensor, signs: Tensor, scale: Tensor | float) -> None:
-        """Add the signs (m,), each piece times its scale, to a total in float64."""
-        if isinstance(scale, Tensor):
-            total.add_(self.scaled(signs.double(), scale))
-        else:
-            accumulate(total, signs, scale)
 
 
 def sketch_size(n: int, ratio: float) -> int:
@@ -163,6 +157,10 @@ def layers(task: Task) -> tuple[int, ...]:
 def code(sizes: tuple[int, ...], ratio: float, seed: int, round: int, rotate: bool = True) -> Code:
     """The code of a round, kept while it is needed."""
     return Code(sizes, ratio, seed, round, rotate)
+
+
+def _field(messages: Sequence[Message], name: str) -> list[Tensor]:
+    return [message[name] for message in messages]
 
 
 def _each(maps: list[Callable[[Tensor], Tensor]], x: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -43,6 +43,26 @@ static TARGET void NAME(sums)(const uint8_t *const *messages, const int32_t *wei
     }
 }
 
+/* Add the share of every message, with the sign of its bit, to bytes first .. last - 1 of eight sums each, one message
+ * after the other. */
+static TARGET void NAME(weigh)(const uint8_t *const *messages, const double *shares, size_t voters, size_t first,
+                               size_t last, double *sums) {
+    enum { SOME = WIDTH / 2 }; /* sums in a vector */
+    typedef int64_t longs __attribute__((vector_size(8 * SOME)));
+    typedef double loose __attribute__((vector_size(8 * SOME), aligned(8), may_alias));
+    longs bit, minus = (longs){0} + INT64_MIN;
+    for (int j = 0; j < SOME; j++) bit[j] = 1 << j;
+    for (size_t v = 0; v < voters; v++) {
+        int64_t share;
+        memcpy(&share, shares + v, sizeof share);
+        for (size_t i = first; i < last; i++)
+            UNROLL for (int part = 0; part < 8; part += SOME) {
+                longs zero = (((longs){0} + (messages[v][i] >> part)) & bit) == 0;
+                *(loose *)(sums + 8 * i + part) += (loose)((zero & minus) ^ share);
+            }
+    }
+}
+
 /* Bits of 64 counters: where 2 * counter > total, and where equal. */
 static TARGET void NAME(compare)(const void *counters, bool wide, int64_t total, uint64_t *above, uint64_t *equal) {
     uint8_t more[64], same[64];

@@ -71,7 +71,7 @@ INLINE uint16_t NAME(bits)(const uint8_t *bits, size_t i) {
 
 static const kernels NAME(kernels) = {
     QUOTE(ISA), BLOCK,      NAME(low),    NAME(middle), NAME(beyond),
-    NAME(high), NAME(pack), NAME(unpack), NAME(sums),   NAME(compare),
+    NAME(high), NAME(pack), NAME(unpack), NAME(sums),   NAME(compare), NAME(weigh),
 };
 
 #undef VEC

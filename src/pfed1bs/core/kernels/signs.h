@@ -8,6 +8,8 @@ typedef struct {
     float *values;
     const uint8_t *const *messages;
     const int64_t *weights;
+    const double *shares;
+    double *sums;
     int64_t total;
     void *counters;
     bool wide; /* 64-bit counters */
@@ -67,6 +69,17 @@ static void count_piece(void *context, size_t worker, size_t number) {
         else
             for (size_t i = 0; i < count; i++) ((int32_t *)s->counters)[first + i] += sums[i] << shift;
     }
+}
+
+/* Sums of real shares; the coordinates of a last byte that is not full go one by one. */
+static void weigh_piece(void *context, size_t worker, size_t number) {
+    signs *s = context;
+    (void)worker;
+    size_t first = number * PIECE, last = first + least(PIECE, s->m - first);
+    isa->weigh(s->messages, s->shares, s->voters, first / 8, last / 8, s->sums);
+    for (size_t v = 0; v < s->voters; v++)
+        for (size_t i = last & ~(size_t)7; i < last; i++)
+            s->sums[i] += s->messages[v][i / 8] >> i % 8 & 1 ? s->shares[v] : -s->shares[v];
 }
 
 static void decide_piece(void *context, size_t worker, size_t number) {

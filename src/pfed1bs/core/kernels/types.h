@@ -98,6 +98,7 @@ typedef struct {
     void (*unpack)(const uint8_t *, float *, size_t);
     void (*sums)(const uint8_t *const *, const int32_t *, size_t, size_t, size_t, int32_t *);
     void (*compare)(const void *, bool, int64_t, uint64_t *, uint64_t *);
+    void (*weigh)(const uint8_t *const *, const double *, size_t, size_t, size_t, double *);
 } kernels;
 
 /* 64 bytes of 0 and 1 as bits, by multiplications that collect eight of them in the top byte. */
