@@ -89,9 +89,8 @@ static void give_back(float *data, bool own) {
     atomic_flag_clear(&kept.busy);
 }
 
-/* The last long results that were given up, latest first, under the interpreter's lock: of long ones one for the
- * measurements and one for the weights, of those that fill a page as many as threads may have between them. A new result
- * takes the memory if it fills at least half of it. */
+/* The last long results that were given up, latest first, under the interpreter's lock: as many as threads have between
+ * them, of long ones as many as are decoded ahead. A new result takes the memory if it fills at least half of it. */
 typedef struct {
     void *data;
     size_t bytes;
@@ -102,7 +101,7 @@ typedef struct {
 } shelf;
 
 static shelf shelf_of(size_t bytes) {
-    static memory many[2], single[16];
+    static memory many[8], single[16];
     return bytes > HUGEPAGE ? (shelf){many, sizeof many / sizeof *many} : (shelf){single, sizeof single / sizeof *single};
 }
 
