@@ -15,6 +15,7 @@ from dropin_grid import Desk, identity
 from dropin_toy import federated, model, toy
 from pfed1bs.core.errors import UserError
 from pfed1bs.flower import OneBit, OneBitFedAvg, dropin_trust
+from pfed1bs.flower.grid import Timely
 
 logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
@@ -317,3 +318,21 @@ def test_after_the_first_round_answers_of_nothing_but_nonsense_end_nothing():
 
     _, strategy, _ = federated(rounds=2, nodes=2, client=answer)
     assert strategy.nodes.version == 1 and len(answered) == 8
+
+
+def test_a_step_that_would_make_the_model_infinite_is_not_taken():
+    _, strategy, _ = federated(rounds=1)
+    nodes, before = strategy.nodes, strategy.nodes.theta.clone()
+    assert not nodes.move(torch.full((nodes.method.m,), 3e38), 1e3)
+    assert nodes.version == 1 and torch.equal(nodes.theta, before)
+
+
+def test_the_loop_of_start_waits_for_no_answer_beyond_its_time():
+    class Looking(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            looks.append(grid)
+            return super().configure_train(server_round, arrays, config, grid)
+
+    looks = []
+    desk, _, _ = federated(rounds=1, inner=Looking())
+    assert isinstance(looks[0], Timely) and looks[0].contexts is desk.contexts

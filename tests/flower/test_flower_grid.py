@@ -128,6 +128,17 @@ def test_flowers_own_loop_does_not_wait_longer_for_one_that_announces_than_for_o
     assert Timely(Grid(store)).node.node_id == 1  # in all else it is the grid
 
 
+def test_an_introduction_lies_longer_at_the_superlink_than_a_round_and_an_evaluation_take(store):
+    sent, grid = {}, Grid(store)
+    grid.push_messages = lambda messages: [
+        sent.update({one.metadata.message_type: one.metadata.ttl}) or "" for one in messages
+    ]
+    with identity(1):
+        for question in ("query", "train", "evaluate"):
+            GridLink(grid).post(question, {7: {}}, 60.0)
+    assert sent["query"] > 3 * 60 and sent["train"] == sent["evaluate"] == 61
+
+
 def test_patience_with_introductions_ends_before_the_time_of_the_question(store):
     store.hold(answer_to(7, {"a": 1}), missing={0})
     began = monotonic()

@@ -7,6 +7,7 @@ import pytest
 from flower_desk import DELTA, RUN, Desk, assert_missed, finished, flipped, replaced, same
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.link import Reply, logged
+from pfed1bs.flower.server import start
 from pfed1bs.flower.serving import serve
 from pfed1bs.wire.messages import read_header
 
@@ -147,8 +148,49 @@ def test_a_node_cannot_take_the_place_of_a_client_that_answers(tmp_path):
     desk.online[200] = 2
     progress = finished(desk)
     assert any("node 102 is not admitted: client 2 is node 50, which answers" in line for line in desk.said)
-    assert any("node 200 is not admitted: client 2 is node 50, which answers" in line for line in desk.said)
+    assert any("node 200 is not admitted: node 102 says too that it is client 2" in line for line in desk.said)
+    assert not any("client 2 is node 102, " in line or "client 2 is node 200, " in line for line in desk.said)
     assert progress.seen.tolist() == [2, 2, 2, 2]
+
+
+def test_a_rival_that_was_believed_while_a_client_was_silent_does_not_make_the_server_forget_its_states(tmp_path):
+    """Its word that states are lost counts when it has worked, and it never does."""
+    silent, rival = [], 999
+
+    def on_way(question, node, reply):
+        if node == rival:
+            return [replaced(reply, samples=50, held=[0])] if question == "query" else [Reply(node, None, "no")]
+        return [] if (question, node) in silent else [reply]
+
+    desk = Desk({**DELTA, "clients": 5}, tmp_path, on_way)
+    server, progress = desk.server(), start(desk.algorithm, 5)
+    for round in range(5):
+        if round == 2:
+            desk.online[rival] = 1
+            silent += [("query", 101), ("train", 101)]
+        if round == 4:
+            del desk.online[rival]
+            silent.clear()
+            server = desk.server()  # goes on, and knows what was written down
+        progress = server.round(progress, wanted=1).progress
+        assert progress.seen.tolist() == [round, 1 if round in (2, 3) else round, *[round] * 3]
+        assert server.roster.members[1].node == (rival if round == 3 else 101)
+
+
+def test_a_client_that_works_keeps_its_place_although_its_answer_to_who_it_is_is_late(tmp_path):
+    rival, late = 999, []
+
+    def on_way(question, node, reply):
+        return late if question == "query" and node == 101 and rival in desk.online else [reply]
+
+    desk = Desk({**DELTA, "min_clients": 4}, tmp_path, on_way)
+    server, progress = desk.server(), start(desk.algorithm, 4)
+    progress = server.round(progress, wanted=1).progress
+    desk.online[rival] = 1
+    server.round(progress, wanted=1)
+    assert server.roster.members[1].node == 101 and rival in server.roster.refused
+    server.roster.refresh(desk, 1.0)  # now its answer is found to be late
+    assert server.roster.members[1].node == 101 and 101 not in server.roster.refused
 
 
 def test_the_message_of_a_client_says_nothing_but_what_the_method_says(tmp_path):

@@ -1,6 +1,7 @@
 """A run whose files are cut, whose disk is full or read-only, whose clock jumps: the last whole state, or a refusal."""
 
 import json
+import os
 import random
 import resource
 import shutil
@@ -14,8 +15,9 @@ from flower_desk import RUN, Desk
 from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import UserError
 from pfed1bs.flower.serving import Folder, serve
+from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import load
-from pfed1bs.runs.folder import RunFolder
+from pfed1bs.runs.folder import RunFolder, identity
 from pfed1bs.runs.run import Run, federation
 
 SMALL = "--clients 3 --steps 1 --batch 4 --data.partition iid --data.cap 12 --rounds 4".split()
@@ -90,6 +92,35 @@ def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room(tmp_path, whol
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(prepared(tmp_path / "run").rounds(resume=True))
     assert lines(tmp_path / "run") == expected
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no names of open files")
+def test_lines_are_on_the_disk_before_the_checkpoint_that_counts_them_and_it_before_it_has_its_name(
+    tmp_path, monkeypatch
+):
+    order, sync, move = [], os.fsync, Path.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda file: order.append(Path(f"/proc/self/fd/{file}").readlink().name) or sync(file)
+    )
+    monkeypatch.setattr(Path, "replace", lambda path, new: order.append(f"= {new.name}") or move(path, new))
+    list(prepared(tmp_path / "run", "--rounds", "1").rounds())
+    at = order.index("= checkpoint.safetensors")
+    assert order[at - 2 : at + 2] == ["metrics.jsonl", "checkpoint.part", "= checkpoint.safetensors", "run"]
+
+
+def test_a_federation_writes_a_round_down_before_it_begins_the_next(tmp_path):
+    def before(question, node, content):
+        if question == "train" and content["round"]:
+            assert len(lines(tmp_path / "run")) == content["round"]
+            file = tmp_path / "run" / "checkpoint.safetensors"
+            assert checkpoint.load(file, identity(desk.config)).round == content["round"]
+            found.add(content["round"])
+        return content
+
+    found, run = set(), {**RUN, "out": str(tmp_path / "run")}
+    desk = Desk(run, tmp_path / "state", before=before)
+    serve(desk, desk.config, desk.rules)
+    assert found == {1, 2}
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="no folder of the system's own")

@@ -16,6 +16,7 @@ SENT = 500  # letters that are made at once
 EXPIRED = (3, 4)  # Flower's codes of a question and of an answer whose time is over, which may end before ours
 PARTS = 3  # of an answer: message, records, record
 PATIENCE = {"query": 10.0}  # seconds to wait for the parts of an answer that was announced; otherwise all there is
+LASTING = 4  # times that an introduction may lie at the SuperLink: nobody looks for it while a round goes on
 SPARE = 2.0  # but for so many, or a quarter of a short time
 LOOK = 3.0  # seconds between the looks of Flower's own loop
 TYPES = {"query": MessageType.QUERY, "train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
@@ -120,10 +121,10 @@ class GridLink:
         sleep(seconds)
 
     def post(self, question: Question, letters: Mapping[int, Content], timeout: float) -> Ticket:
-        """Send; a letter that is not fetched in time is not delivered later."""
-        waiting, everyone = dict[str, int](), [*letters]
+        """Send; a letter that is not fetched in time is not delivered later, but for the question who somebody is."""
+        waiting, everyone, lasts = dict[str, int](), [*letters], timeout * (LASTING if question == "query" else 1) + 1
         for nodes in (everyone[start : start + SENT] for start in range(0, len(everyone), SENT)):
-            messages = [Message(record(letters[node]), node, TYPES[question], ttl=timeout + 1) for node in nodes]
+            messages = [Message(record(letters[node]), node, TYPES[question], ttl=lasts) for node in nodes]
             down = sum(map(serialised, messages))
             self.size = Size(self.size.up, self.size.down + down, self.size.messages + len(nodes))
             numbers = [*self.grid.push_messages(messages)]

@@ -66,6 +66,8 @@ class Roster:
                 else:
                     self._refuse(rival.node, f"client {client} is node {reply.node}, which answers")
                 return
+        if reply.node in {member.node for member in self.members.values()}:
+            return  # it was asked because of a claim that is settled; what it held then may be old
         try:
             client, member = self._member(reply)
         except ValueError as error:
@@ -106,6 +108,10 @@ class Roster:
     def note(self, client: int, held: list[int] | None) -> None:
         """Write down which states a client really has, now that it has answered; None: those the server counted on."""
         self.naps.pop(("round", client), None)
+        if client in self.claims:
+            self._refuse(
+                self.claims.pop(client).node, f"client {client} is node {self.members[client].node}, which answers"
+            )
         self.members[client] = replace(self.members[client], held=None if held is None else tuple(held))
 
     def late(self, client: int, turn: int, what: str = "round") -> None:

@@ -76,14 +76,17 @@ class Server:
         self.differing.clear()
         for attempt in range(1, self.rules.attempts + 1):
             here = self._present(wanted)
-            now = self.roster.reconciled(now)
-            plan = prepare(self.algorithm, now, self.roster.sizes, self.config.seed_of("batches"), self.config.sampled)
+            held = self.roster.reconciled(now)
+            plan = prepare(self.algorithm, held, self.roster.sizes, self.config.seed_of("batches"), self.config.sampled)
             worth = here if attempt > 1 else self.roster.awake(here, now.round, self.rules.min_clients)
             asked.append(plan.part(torch.tensor(sorted(worth - {*answers}), dtype=torch.int64)))
-            answers |= self._answers(now, asked[-1])
+            answers |= self._answers(held, asked[-1])
             while (counted := len({*plan.cohort.ids.tolist()} & {*answers})) >= self.rules.min_clients:
                 try:
-                    return self._counted(now, plan, answers, asked, perf_counter() - began)
+                    done = self._counted(held, plan, answers, asked, perf_counter() - began)
+                    # Who says that it has lost states is believed when it has worked: another may speak for it.
+                    seen = torch.where(done.progress.seen == now.round, now.round, now.seen)
+                    return replace(done, progress=replace(done.progress, seen=seen))
                 except Diverged as error:
                     self._undo(now, answers, error)
             few = f"round {now.round}: {counted} valid answers, {self.rules.min_clients} are needed"
