@@ -1,12 +1,20 @@
 """Numbers in README and docs stand in files of results/, and those files say where they come from."""
 
 import json
+import tomllib
 
 import pytest
 import sheet
 import sources
 
+from pfed1bs.algorithms import REGISTRY
+
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
+TUNED = {"mnist-all": "tuning-mnist.json"}  # recipes of all methods
+OPEN = {  # best values that no other value encloses, after as many runs as every method has
+    ("mnist-all", "pfed1bs"): {"lam"},  # a tie in all but the last bit with a value inside
+    ("mnist-all", "pfed1bs-delta"): {"lr"},
+}
 RESULTS = sorted((sources.ROOT / "results").rglob("*.json"))
 ROWS = sorted((sources.ROOT / "results").rglob("*.jsonl"))
 DIRTY = {  # made while something was being changed, and not yet made again
@@ -64,6 +72,18 @@ def test_no_result_is_of_a_changed_tree(path):
     named = [*commits([json.loads(line) for line in text.splitlines()] if path in ROWS else json.loads(text))]
     dirty = sorted(commit for commit in named if commit.endswith("+"))
     assert bool(dirty) == (path.name in DIRTY), f"{path.name} names {dirty}"
+
+
+@pytest.mark.parametrize(("recipe", "name"), TUNED.items())
+def test_options_of_a_recipe_are_those_that_its_search_found(recipe, name):
+    written = tomllib.loads((sources.ROOT / "recipes" / f"{recipe}.toml").read_text())["options"]
+    search = json.loads((sources.ROOT / "results" / name).read_text())
+    assert {found["algorithm"] for found in search["methods"]} == {*REGISTRY}
+    for found in search["methods"]:
+        assert found["options"].items() <= written[found["algorithm"]].items(), found["algorithm"]
+        assert found["runs"] == search["points"] * len(search["seeds"])
+        ends = {option for option, edge in found["edges"].items() if edge.endswith("end")}
+        assert ends == OPEN.get((recipe, found["algorithm"]), set()), found["algorithm"]
 
 
 @pytest.fixture
