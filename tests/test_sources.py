@@ -19,7 +19,6 @@ RESULTS = sorted((sources.ROOT / "results").rglob("*.json"))
 ROWS = sorted((sources.ROOT / "results").rglob("*.jsonl"))
 DIRTY = {  # made while something was being changed, and not yet made again
     "mutants.json": "half an hour of sixteen cores",
-    "tuning.json": "an older rule; the table it was made for is to be replaced",
 }
 
 
