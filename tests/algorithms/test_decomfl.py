@@ -118,3 +118,9 @@ def test_statistics_of_the_model_change_once_in_a_step():
 def test_messages_do_not_grow_with_the_model():
     for width in (1, 100):
         assert make("decomfl", Task(nn.Linear(width, 2))).up["scalars"].size == 400
+
+
+def test_moves_are_as_many_as_the_losses_of_so_many_gradients_allow():
+    assert make("decomfl", Task(nn.Linear(1, 2)), directions=7).afforded(10) == {"moves": 2}  # of 15 losses each, of 30
+    forward = make("decomfl", Task(nn.Linear(1, 2)), directions=8, difference="forward", moves=4)
+    assert forward.afforded(10) == {"moves": 3} and forward.gradients(10) == 12

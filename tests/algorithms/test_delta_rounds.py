@@ -7,6 +7,7 @@ import torch
 from numpy.testing import assert_allclose
 from torch import nn
 
+from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
 from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort
@@ -301,3 +302,12 @@ def test_neighbouring_seeds_share_no_projection_of_a_layer():
 def test_a_model_in_float64_is_refused_with_the_way_out():
     with pytest.raises(UserError, match="float32, but this model is torch.float64"):
         PFed1BSDelta(Task(nn.Linear(3, 2).double())).init(2)
+
+
+def test_steps_that_go_on_lengthen_up_to_a_whole_one_and_one_pair_counts_three_errors_at_most():
+    step = torch.ones(10_000)
+    on = steadied({"last": step, "trend": torch.tensor(0.0), "gain": torch.tensor(0.1)}, step)
+    back = steadied({**unmoved(step), "last": step}, -step)  # 100 standard errors, either way
+    assert [float(one["trend"]) for one in (on, back)] == [1.5, -1.5]
+    assert [float(one["gain"]) for one in (on, back)] == pytest.approx([0.1 * np.exp(0.45), np.exp(-0.45)])
+    assert float(steadied({**on, "gain": torch.tensor(0.9)}, step)["gain"]) == 1

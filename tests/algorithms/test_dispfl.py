@@ -67,9 +67,10 @@ def replaced(w, mask, scores):
     return mask
 
 
-def test_weights_are_averaged_over_those_who_have_them_and_trained_under_the_mask():
+@pytest.mark.parametrize("round", [1, 2])
+def test_weights_are_averaged_over_those_who_have_them_and_trained_under_the_mask(round):
     method = make("dispfl", four(), lr=0.5, mu=0.0, horizon=1, neighbours=1)
-    state, said = method.local(states(), each_others(), cohort(1), given(train=STEPS, regrow=REGROW))
+    state, said = method.local(states(), each_others(), cohort(round), given(train=STEPS, regrow=REGROW))
     expected = list(trained())
     assert close(state["w"], expected)
     assert torch.equal(state["mask"], torch.tensor(MASKS))  # from round `horizon` on masks stay

@@ -101,6 +101,15 @@ def test_the_share_of_the_neighbours_is_what_held_out_samples_prefer(w, labels, 
     assert models["neighbours"]["lam"].tolist() == [1.0] and "lam" not in models["global"]
 
 
+def test_fine_tuning_leaves_out_what_is_held_out():
+    method, labels = make("knnper", chain()), [0, 0, 0, 1, 1, 1, 0, 1, 0, 1]
+    tuned, other = (
+        judged(method, toy([*TRAIN[:8], *held], labels), A_THIRD_OF_TEN)["tuned"]["w"]
+        for held in ((0.1, 1.0), (9.0, -9.0))
+    )
+    assert torch.equal(tuned, other)
+
+
 def test_equal_right_answers_are_settled_by_the_loss():
     """Network 0.3 and neighbours 0.6225 for the true class A of one sample: right from lam = 0.7 on, best at 1."""
     data, method = toy([0.0, 1.0, 0.25], [0, 1, 0]), make("knnper", chain(), neighbours=2, holdout=0.3)

@@ -117,6 +117,7 @@ def test_perfedavg_steps_from_where_it_was_by_the_gradient_after_one_step(order)
     assert (state["w"] - torch.tensor(expected)).abs().max() < (1e-6 if order == "first" else 1e-4)
     new = aggregated(method, server(), said)
     assert (new["w"] - torch.tensor(mean(expected))).abs().max() < (1e-6 if order == "first" else 1e-4)
+    assert method.gradients(10) == (20 if order == "first" else 40)
 
 
 def test_perfedavg_judges_the_shared_model_after_one_step_on_training_samples():
@@ -147,6 +148,11 @@ def test_apfl_mixes_its_own_model_with_the_stepped_copy_and_learns_alpha_in_the_
     assert close(state["w"], mixtures) and close(state["own"], owns) and close(state["alpha"], alphas)
     assert (alphas != [[0.6], [0.6]]) == adaptive
     assert close(aggregated(method, server(), said)["w"], mean([averaged(START, 0.5, samples) for samples in STEPS]))
+
+
+def test_apfl_keeps_a_velocity_with_momentum_alone():
+    kept = [make("apfl", linear(), momentum=momentum).init(2)[1] for momentum in (0.0, 0.5)]
+    assert ["velocity" in states for states in kept] == [False, True]
 
 
 def test_apfl_refuses_a_share_above_one():

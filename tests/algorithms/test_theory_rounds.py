@@ -21,6 +21,7 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import begin, simulate
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.diagnostics import objectives, potential
+from tiny import SAMPLES, cohort, given, linear, slope
 
 SIZES, EQUAL = (4, 8, 2, 8, 4, 2), (4, 4, 4, 4, 4, 4)
 BATCH, STEPS, ROUNDS, CLIENTS, M, PADDED = 8, 5, 12, 6, 8, 32
@@ -244,3 +245,15 @@ def test_one_client_alone_is_its_own_consensus():
         v, w = algorithm.consensus(round.progress.server, round.number + 1), round.progress.clients["w"][0]
         assert torch.equal(v, sign(algorithm.sketch.forward(w)))
         assert round.log["ties"] == 0
+
+
+def test_the_strength_of_the_pull_is_that_of_the_last_step_against_its_gradient():
+    algorithm = PFed1BS(linear(), lam=0.5, ratio=1.0, lr=0.1, mu=0.0)
+    w, v = torch.tensor([[0.3, -0.2], [0.1, 0.4]]), torch.tensor([1.0, 1.0])
+    state, _ = algorithm.local({"w": w}, {"consensus": v}, cohort(1), given())
+    for k, told in enumerate(state["log/pull"].tolist()):
+        now = w[k]
+        for pairs in SAMPLES["train"]:
+            grad, pull = torch.tensor(slope(now.tolist(), pairs[k])), algorithm.sketch.pull(now, v, algorithm.gamma)
+            now = now - 0.1 * (grad + 0.5 * pull)
+        assert told == pytest.approx(float(0.5 * pull.norm() / grad.norm()), rel=1e-4)

@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+import torch
 
 from pfed1bs.wire.rows import EXACT, CountedRows
 
@@ -32,3 +33,12 @@ def test_rows_come_with_their_counts():
 def test_rows_for_no_sample_for_too_many_or_out_of_order_are_refused(rows):
     with pytest.raises(ValueError, match="rows must ascend and stand for 1"):
         CODEC.decode(records(*rows))
+
+
+def test_counts_that_would_not_fit_beside_their_row_are_refused():
+    codec, table, most = CountedRows(512, 1), torch.zeros(512, 2), 2**32 // 512 - 1
+    table[511] = torch.tensor([most, 1.5])
+    assert torch.equal(codec.decode(codec.encode(table)), table)
+    table[511, 0] = most + 1
+    with pytest.raises(ValueError, match=f"whole numbers in 0 .. {most}"):
+        codec.encode(table)
