@@ -89,9 +89,11 @@ def test_finished_runs_are_not_repeated_and_a_missing_one_is(copied, capsys):
     assert reproduce(*words) == 2 and "--resume" in capsys.readouterr().err
     assert reproduce(*words, "--resume") == 0
     [said] = capsys.readouterr().err.splitlines()
-    assert said.startswith("table-main/digits-fedavg-s0: ended; 2 of 2 rounds, ")
-    after = lines(copied / "out" / "table-main")
-    assert len(after) == len(before) and after[-1]["summary"]["accuracy"] == before[0]["summary"]["accuracy"]
+    after, score = lines(copied / "out" / "table-main"), before[0]["summary"]["accuracy"]
+    assert said.startswith(f"table-main/digits-fedavg-s0: ended with {score:.2f}; 2 of 2 rounds, ")
+    assert (
+        len(after) == len(before) and after[-1]["summary"]["accuracy"] == score and not [*(copied / "work").glob("*/*")]
+    )
 
 
 def test_rows_of_another_machine_join_by_themselves_with_their_provenance(quick, tmp_path, capsys):

@@ -84,11 +84,9 @@ class Board:
         self.runs += more
 
     def ended(self, name: str) -> None:
-        """Say that a run has ended, and how far all of them are; its folder may be gone."""
+        """Say that a run has ended, and how far all of them are."""
         run = next(run for run in self.runs if run.name == name)
         run.read()
-        if not run.path.exists():
-            run.done = run.wanted
         run.ended = True
         if not self.shown:
             told = run.told()

@@ -103,5 +103,5 @@ def ended(runs: Sequence[Planned], rows: dict[str, Finished], work: Path, proces
     for entry in performed([run.entry for run in runs], work, processes):
         run = planned[entry.name]
         rows[run.target].add(row_of(run, work / entry.name))
+        yield entry  # whoever follows it has its last lines to read
         rmtree(work / entry.name)
-        yield entry

@@ -73,6 +73,11 @@ def usable(x: Tensor, length: int = 4) -> bool:
     return ours and length >= 4 and nvrtc.available()
 
 
+def sent(x: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device; nobody waits until it is there."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
+
+
 @dataclass(frozen=True)
 class Picks:
     """The coordinates that S keeps, in the order of the tiles of a pass."""
@@ -116,19 +121,15 @@ class Tables:
         if self.signs is None:
             return None
         tiles = 1 << max(self.log2 - cut.tile, 0)
-        signs, words = self._sent(self.signs), torch.empty(tiles << cut.tile - 5, device=self.device)
+        signs, words = sent(self.signs, self.device), torch.empty(tiles << cut.tile - 5, device=self.device)
         arguments = Pass(address(signs), address(words), n=self.n)
         _launch("spread_flips", _options(self.log2, cut, load, store), cut, arguments, self.device, tiles)
         return words
 
-    def _sent(self, x: Tensor) -> Tensor:
-        """A tensor of the CPU on the device; nobody waits until it is there."""
-        return x.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else x
-
     @cached_property
     def first(self) -> Picks:
         """S by the tiles of the first pass."""
-        rows = self._sent(self.rows)
+        rows = sent(self.rows, self.device)
         starts = torch.arange(0, (1 << self.log2) + 1, 1 << min(self.cuts[0].tile, self.log2), device=self.device)
         return Picks(torch.searchsorted(rows, starts, out_int32=True), rows, rows)
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pfed1bs.core.cuda import sent
 from pfed1bs.core.errors import UserError
 from pfed1bs.data.batches import AT, ClientBatches, Samples, cut, draw, flips
 from pfed1bs.data.dataset import Dataset
@@ -107,7 +108,7 @@ class Federation:
         for name, count in names:
             for kind in ("rows", "flips") if self.augment else ("rows",):
                 drawing = (kind, name, tuple(ids.tolist()), round, seed, count, batch)
-                self._ahead[drawing] = self._drawn(*drawing)
+                self._ahead[drawing] = sent(self._drawn(*drawing), self.inputs.device)
 
     def _drawn(
         self,
