@@ -205,9 +205,10 @@ def test_own_models_follow_the_shared_one_except_where_a_client_is_alone():
     algorithm = method()
     _, clients = algorithm.init(3)
     clients["choice"] = torch.tensor([PROX, ALONE, FT])
-    after = algorithm.absorb(clients, {"theta": clients["theta"][0] + 1}, 5)
-    assert torch.equal(after["w"] - clients["w"], torch.tensor([1.0, 0.0, 1.0])[:, None].expand(3, 18))
-    assert torch.equal(after["near/w"], clients["near/w"] + 1)
+    clients = {**clients, "theta": torch.ones_like(clients["w"]), "w": torch.zeros_like(clients["w"])}
+    after = algorithm.absorb(clients, {"theta": torch.full((18,), 3.0)}, 5)
+    assert torch.equal(after["w"], torch.tensor([2.0, 0.0, 2.0])[:, None].expand(3, 18))
+    assert torch.equal(after["near/w"], clients["near/w"] + 2)
     assert torch.equal(after["alone/w"], clients["alone/w"])
     still = method(follow=False).absorb(clients, {"theta": clients["theta"][0] + 1}, 5)
     assert torch.equal(still["w"], clients["w"]) and torch.equal(still["near/w"], clients["near/w"])
