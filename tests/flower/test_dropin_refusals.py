@@ -275,9 +275,12 @@ def answering(change):
 CHANGES = {
     "not like": [
         lambda records: records.update(metrics=MetricRecord({"num-examples": 1})),
+        lambda records: records["metrics"].update(steps=[1, 2]),
+    ],
+    "one MetricRecord with num-examples, and no arrays": [
+        lambda records: records.update(metrics=MetricRecord({"steps": 1})),
         lambda records: records.update(more=MetricRecord({"num-examples": 1, "steps": 1})),
         lambda records: records.update(x=ArrayRecord({})),
-        lambda records: records["metrics"].update(steps=[1, 2]),
     ],
     "not finite": [lambda records: records["metrics"].update(steps=math.nan)],
     "must be a positive number": [
@@ -295,6 +298,29 @@ def test_records_that_would_end_flowers_strategy_cost_their_node_its_round(reaso
     assert {*strategy.nodes.counted} == {102, 103, 104} and strategy.nodes.version == 1
     assert result.evaluate_metrics_clientapp[1]["steps"] == 1
     assert said and all(line.startswith("node 101 is not counted: its") and reason in line for line in said)
+
+
+@pytest.mark.parametrize("change", CHANGES["one MetricRecord with num-examples, and no arrays"])
+def test_of_two_nodes_the_one_that_would_end_flowers_strategy_is_not_counted(change):
+    _, strategy, _ = federated(rounds=1, nodes=2, client=answering(change))
+    assert {*strategy.nodes.counted} == {102}
+
+
+def test_after_the_first_round_a_single_answer_that_cannot_be_averaged_ends_nothing():
+    inner, answered = OneBit(toy(), first=model), []
+
+    def answer(message, context):
+        answered.append(context.node_id)
+        if answered.count(102) > 2:  # it has trained and evaluated
+            answered.remove(102)
+            raise RuntimeError("silence")
+        reply = inner(message, context)
+        if answered.count(101) > 2:
+            reply.content.update(metrics=MetricRecord({"steps": 1}))
+        return reply
+
+    _, strategy, _ = federated(rounds=2, nodes=2, client=answer)
+    assert answered.count(101) == 4 and strategy.nodes.version == 1
 
 
 def test_a_node_that_claims_to_have_all_samples_weighs_ten_times_the_median():

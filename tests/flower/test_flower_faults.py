@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from flower_desk import DELTA, RUN, Desk, assert_missed, finished, flipped, replaced, same
-from pfed1bs.flower.client_app import without_folders
-from pfed1bs.flower.link import Reply
+from pfed1bs.flower.link import Reply, told, without_folders
 from pfed1bs.flower.server import Stopped, start
 from pfed1bs.flower.states import Shelf
 from pfed1bs.runs.folder import identity
@@ -99,7 +98,7 @@ def test_a_long_reason_is_one_short_line_of_the_log(tmp_path):
     ],
 )
 def test_the_server_does_not_hear_where_things_lie_at_a_client(text, left):
-    assert without_folders(text) == left
+    assert without_folders(text) == left == told(text)
 
 
 def test_too_few_answers_repeat_the_round_and_then_give_the_undisturbed_bits(tmp_path):

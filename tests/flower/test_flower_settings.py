@@ -222,6 +222,13 @@ def test_the_folder_of_a_federation_goes_on_where_it_stopped(tmp_path):
         serve(missing, missing.config, missing.rules)
 
 
+def test_letters_that_the_servers_locale_does_not_know_end_no_federation(tmp_path, monkeypatch):
+    monkeypatch.setattr("io.text_encoding", lambda encoding, level=2: encoding or "ascii")
+    with Folder(tmp_path / "run", Desk(SMALL, tmp_path).config).open() as folder:
+        folder.event("client 1 is not counted: \u2603")
+    assert b"\xe2\x98\x83" in (folder.path / "events.log").read_bytes()
+
+
 def test_a_federation_that_was_killed_before_its_first_round_begins_again_under_its_name(tmp_path):
     desk = Desk({**SMALL, "out": str(tmp_path / "run"), "resume": True}, tmp_path)
     with Folder(tmp_path / "run", desk.config).open() as folder:

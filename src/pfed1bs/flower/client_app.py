@@ -1,6 +1,5 @@
 """What Flower runs at a client, in a new process for every message."""
 
-import re
 import traceback
 
 from flwr.app import Context, Message
@@ -8,7 +7,7 @@ from flwr.clientapp import ClientApp
 
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.grid import content_of, record
-from pfed1bs.flower.link import LONGEST, Question
+from pfed1bs.flower.link import LONGEST, Question, without_folders
 from pfed1bs.flower.resuming import heard
 
 app = ClientApp()
@@ -40,9 +39,4 @@ def respond(question: Question, message: Message, context: Context) -> Message:
         return Message(record(client.answer(question, content)), reply_to=message)
     except Exception as error:
         traceback.print_exc()
-        raise RuntimeError(without_folders(f"{type(error).__name__}: {error}")) from None
-
-
-def without_folders(text: str) -> str:
-    """A text whose paths are cut to their last part: the server need not know where things lie on this machine."""
-    return re.sub(r"(?<!\w)(?:[A-Za-z]:)?[\\/](?:[^\\/\s'\"]+[\\/])*(?=[^\\/\s'\"])", "", text)[:LONGEST]
+        raise RuntimeError(without_folders(f"{type(error).__name__}: {error}")[:LONGEST]) from None

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from torch import Tensor
 
 from pfed1bs.algorithms.base.by_hand import OneBitCode
@@ -20,7 +20,7 @@ from pfed1bs.flower.dropin_arrays import OTHERS, First, Frame, agreed, framed, m
 from pfed1bs.flower.dropin_inner import composable
 from pfed1bs.flower.dropin_letters import NAME, Letter, deflated, only, opened
 from pfed1bs.flower.dropin_nodes import Nodes
-from pfed1bs.flower.dropin_trust import believed
+from pfed1bs.flower.dropin_trust import averaged, believed
 from pfed1bs.flower.grid import Timely
 from pfed1bs.flower.link import whole
 from pfed1bs.wire.messages import Message as WireMessage
@@ -72,6 +72,7 @@ class OneBitFedAvg(Strategy):
             raise UserError(f"seed must be in 0 .. 2^63 - 1, which Flower's records carry, got {seed}", "try 0")
         self.frame: Frame | None = None  # of the model, from the first round on
         self._sent = Sizes()
+        self._averaged = set[str]()  # questions whose answers have been
 
     def summary(self) -> None:
         """Log what the inner strategy does, and what is sent instead of its models."""
@@ -150,7 +151,7 @@ class OneBitFedAvg(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The whole model after the step that the inner strategy's mean of sketches leads to."""
-        errors, valid = self._opened(replies)
+        errors, valid = self._opened(replies, "train")
         answers, now = self._updates(valid), self.nodes.version
         told = [reply for reply, _ in answers.values()]
         mean, metrics = self.inner.aggregate_train(server_round, [*errors, *told])
@@ -165,11 +166,13 @@ class OneBitFedAvg(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The metrics of the inner strategy, and the bytes."""
-        errors, valid = self._opened(replies)
+        errors, valid = self._opened(replies, "evaluate")
         metrics = self.inner.aggregate_evaluate(server_round, [*errors, *(reply for reply, _ in valid)])
         return self._sent.report(metrics)
 
-    def _opened(self, replies: Iterable[Message]) -> tuple[list[Message], list[tuple[Message, ConfigRecord]]]:
+    def _opened(
+        self, replies: Iterable[Message], question: str
+    ) -> tuple[list[Message], list[tuple[Message, ConfigRecord]]]:
         """Replies that are errors, and those that the app has answered, ascending by node, with our record apart."""
         errors, valid, wrong = list[Message](), list[tuple[Message, ConfigRecord]](), list[ValueError]()
         for reply in sorted(replies, key=lambda one: int(one.metadata.src_node_id)):
@@ -185,7 +188,11 @@ class OneBitFedAvg(Strategy):
                 wrong.append(error)
         if wrong and not self.nodes.seen:  # nobody has ever spoken: more likely a mistake of ours than an attack
             raise wrong[0]
-        return errors, believed(valid, self._weight, self.max_weight)
+        if question == "train" or type(self.inner).aggregate_evaluate is FedAvg.aggregate_evaluate:
+            valid = averaged(valid, self._weight, question in self._averaged)
+        found = believed(valid, self._weight, self.max_weight)
+        self._averaged |= {question} if found else set()
+        return errors, found
 
     def _noted(self, reply: Message, record: ConfigRecord, held: int) -> bool:
         """Whether the app has answered; what the node holds and the bytes are noted."""

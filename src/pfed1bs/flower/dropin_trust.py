@@ -24,6 +24,23 @@ def believed(replies: Opened, key: str, most: float | None) -> Opened:
     return found
 
 
+def averaged(replies: Opened, key: str, before: bool) -> Opened:
+    """The replies that Flower's strategies can average; all, if there are none and never were: its error says why."""
+    sound = [(reply, own) for reply, own in replies if _sound(reply, key)]
+    if not sound and not before:
+        return replies
+    for reply, _ in replies:
+        if not _sound(reply, key):
+            reason = f"its answer must have one MetricRecord with {key}, and no arrays"
+            log.warning("node %d is not counted: %s", reply.metadata.src_node_id, reason)
+    return sound
+
+
+def _sound(reply: Message, key: str) -> bool:
+    metrics = [*reply.content.metric_records.values()]
+    return len(metrics) == 1 and key in metrics[0] and not reply.content.array_records
+
+
 def _fits(reply: Message, usual: frozenset[object], key: str) -> bool:
     reason = "" if _form(reply) == usual else "its records are not like those of the others"
     for metrics in reply.content.metric_records.values():

@@ -1,5 +1,6 @@
 """What the server's loop needs of a network: names of nodes, questions, answers. No type of Flower's stands here."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,9 +84,15 @@ def ask(link: Link, question: Question, letters: Mapping[int, Content], timeout:
 
 
 def told(error: object) -> str:
-    """What a client or its message gave as a reason, fit for a log: one line, printable, not long."""
-    text = "".join(letter if letter.isprintable() else " " for letter in str(error)[: 2 * LONGEST])
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
+    """What a client or its message gave as a reason, fit for a log: one line, printable, not long, no folders."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in str(error)[: 2 * LONGEST])
+    shown = without_folders(shown)
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]} ..."
+
+
+def without_folders(text: str) -> str:
+    """A text whose paths are cut to their last part: nobody need know where things lie on another machine."""
+    return re.sub(r"(?<!\w)(?:[A-Za-z]:)?[\\/](?:[^\\/\s'\"]+[\\/])*(?=[^\\/\s'\"])", "", text)
 
 
 def whole(content: Content, key: str) -> int:

@@ -112,7 +112,7 @@ class Folder(RunFolder):
 
     def event(self, line: str) -> None:
         """Write down what happened, and say it."""
-        with (self.path / "events.log").open("a") as file:
+        with (self.path / "events.log").open("a", encoding="utf-8") as file:
             file.write(f"{strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
         print(f"pfed1bs: {line}", file=sys.stderr, flush=True)
 
