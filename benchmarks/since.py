@@ -39,11 +39,14 @@ def main() -> None:
         subprocess.run(["git", "-C", HERE, "worktree", "add", "--quiet", "--detach", base, options.base], check=True)
         try:
             build(base)
-            turns = [tuple(seconds(tree, options.threads) for tree in (HERE, base)) for _ in range(options.turns)]
+            turns: list[tuple[Times, Times]] = []
+            for number in range(options.turns):
+                turns.append((seconds(HERE, options.threads), seconds(base, options.threads)))
+                print(f"after turn {number + 1}")
+                rows = [compared(script, way, turns) for script, ways in OURS.items() for way in ways]
+                record(options.out, " ".join(["python", *sys.argv]), {"base": options.base, "rows": rows})
         finally:
             subprocess.run(["git", "-C", HERE, "worktree", "remove", "--force", base], check=True)
-    rows = [compared(script, way, turns) for script, ways in OURS.items() for way in ways]
-    record(options.out, " ".join(["python", *sys.argv]), {"base": options.base, "rows": rows})
 
 
 def build(tree: Path) -> None:
@@ -76,7 +79,7 @@ def compared(script: str, way: str, turns: list[tuple[Times, Times]]) -> dict[st
     even = [here / base for here, base in yard]
     ratios = [here / base / other for (here, base), other in zip(times, even, strict=True)]
     logs = [math.log(ratio) for ratio in ratios]
-    half = 2 * statistics.stdev(logs) / len(logs) ** 0.5 if len(logs) > 1 else math.inf
+    half = 2 * statistics.stdev(logs) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
     low, high = (math.exp(statistics.mean(logs) + side * half) for side in (-1, 1))
     middle = statistics.median(ratios)
     print(f"{script:13} {way:20} {middle:6.3f} times ({low:.3f} to {high:.3f}); best times {best:.3f}", flush=True)
