@@ -2,7 +2,7 @@
 
 python benchmarks/front.py measure --seeds 0,1,2 --parallel 8 --runs runs/front --out results/front.json
 python benchmarks/front.py figure results/front.json --out results/front.svg
-python benchmarks/front.py curves results/mnist-all-ten.json --out results/accuracy-bytes.svg
+python benchmarks/front.py curves results/mnist-all-r.json --out results/accuracy-bytes.svg
 
 `measure` runs pfed1bs-delta with every m / n and with 10, 20 and 40 local steps in a round at equal gradients, which is
 a message every second or fourth round, beside training alone, ditto, fedavg-ft and decomfl; every data set is complete

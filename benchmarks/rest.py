@@ -1,14 +1,17 @@
 """What the rule of rest costs and saves: paired differences over seeds, with their 95 % intervals, from tables of runs.
 
+    python benchmarks/rest.py --join RUNS/rest/table.json RUNS/fixed/table.json --out results/rest/mnist.json
     python benchmarks/rest.py results/rest/mnist.json results/rest/fmnist.json
 
 A table has runs of pfed1bs-delta at rest with both m / n, of ditto and fedavg-ft under the same rule, and of
 pfed1bs-delta with rest = 0 and steps of 0.1, 0.3 and 1 (docs/reproduce.md). For each run at rest: how far its end lies
 below its best evaluation; what it has less than the best fixed choice of step and rounds, which is made on the test
-samples, for the mean over the seeds; what it has less than ditto and fedavg-ft.
+samples, for the mean over the seeds; what it has less than ditto and fedavg-ft. `--join` makes such a table of two that
+`pfed1bs compare` wrote, the second of runs with rest = 0.
 """
 
-import sys
+import argparse
+import json
 from pathlib import Path
 from statistics import fmean
 
@@ -45,8 +48,29 @@ def best_fixed(methods):
     return max(whole.items(), key=lambda item: fmean(item[1].values()))
 
 
+def joined(rest, fixed):
+    """Both tables as one, as text; runs of the second say that they do not rest."""
+    first, second = (json.loads(Path(name).read_text()) for name in (rest, fixed))
+    for run in second["runs"]:
+        run["label"] = f"{run['algorithm']} rest=0 " + " ".join(
+            f"{key}={value:g}" for key, value in run["options"].items()
+        )
+    what = "runs that end when all models are at rest, and fixed steps and rounds"
+    lines = ",\n  ".join(map(json.dumps, [*first["runs"], *second["runs"]]))
+    head = json.dumps({"what": what, "recipe": first["recipe"]}, indent=1)
+    return f'{head[:-2]},\n "runs": [\n  {lines}\n ]\n}}\n'
+
+
 def main():
-    for name in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*")
+    parser.add_argument("--join", nargs=2, metavar=("REST", "FIXED"))
+    parser.add_argument("--out", type=Path)
+    own = parser.parse_args()
+    if own.join:
+        own.out.write_text(joined(*own.join))
+        own.tables.append(own.out)
+    for name in own.tables:
         methods = by_label(table(Path(name)))
         print(name)
         for label, runs in methods.items():

@@ -65,6 +65,7 @@ class Mutant:
     text: str
     first: int
     last: int
+    imported: bool  # whether the statement runs at import
 
     def item(self, outcome: str = "", commit: str = "") -> dict[str, object]:
         """What is written down of it."""
@@ -79,11 +80,15 @@ def mutants(file: Path) -> Iterator[Mutant]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    statement = ast.parse(source).body[0]
-    for node in parts(ast.parse(source)):
+    tree = ast.parse(source)
+    inside = [(one.body[0].lineno, one.end_lineno) for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+    statement = tree.body[0]
+    for node in parts(tree):
         if isinstance(node, ast.stmt):
             statement = node  # its own parts follow it
         for new in changes(source, node):
             first = starts[node.lineno - 1] + node.col_offset  # the sources are ASCII
             last = starts[node.end_lineno - 1] + node.end_col_offset
-            yield Mutant(file, source[:first] + new + source[last:], statement.lineno, node.end_lineno)
+            imported = not any(begin <= node.lineno <= end for begin, end in inside)
+            text = source[:first] + new + source[last:]
+            yield Mutant(file, text, statement.lineno, node.end_lineno, imported)

@@ -40,9 +40,11 @@ def judged(chosen: list[Mutant], survey: Survey, own: argparse.Namespace) -> Ite
     def begin(folder: Path, mutant: Mutant) -> int:
         (folder / mutant.file).write_text(mutant.text)
         tests = survey.tests(mutant)
-        return start(folder, sorted({test.split("::")[0] for test in tests}), Chosen(tests), own.limit)
+        limit = own.limit + int(3 * sum(survey.seconds[test] for test in tests))
+        return start(folder, sorted({test.split("::")[0] for test in tests}), Chosen(tests), limit)
 
-    waiting = (mutant for mutant in chosen if time.monotonic() - begun < own.seconds)
+    yield from ((mutant, "survived") for mutant in chosen if not survey.tests(mutant))  # no test runs its line
+    waiting = (one for one in chosen if time.monotonic() - begun < own.seconds and survey.tests(one))
     jobs = ((mutant, lambda folder, mutant=mutant: begin(folder, mutant)) for mutant in waiting)
     for mutant, folder, status in side_by_side(jobs, own.parallel):
         shutil.copy(ROOT / mutant.file, folder / mutant.file)
@@ -97,7 +99,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=3600, help="after which no mutant begins")
-    parser.add_argument("--limit", type=int, default=120, help="seconds of the processor for one mutant")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=60,
+        help="seconds of the processor for one mutant, beside three times those its tests take",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parallel", type=int, default=1, help="mutants at a time")
     parser.add_argument("--again", action="store_true", help="try those again that survived")

@@ -17,7 +17,8 @@ from pathlib import Path
 from faults import ROOT, Mutant
 
 SOURCE = Path("src") / "pfed1bs"
-TESTS = ["wire/test_*.py", "algorithms/test_*.py", "engine/test_*.py", "core/test_votes.py", "test_every_algorithm.py"]
+TESTS = ["wire/test_*.py", "algorithms/test_*.py", "engine/test_*.py", "core/test_votes.py"]
+TESTS += ["facts/test_bytes_of_methods.py", "facts/test_c*.py", "test_every_algorithm.py"]
 
 
 @dataclass
@@ -29,10 +30,10 @@ class Survey:
     failing: list[str] = field(default_factory=list)
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that run its lines, or any line of its file if those run at import alone; the shortest first."""
+        """Those that run its lines, or any line of its file if those run at import; the shortest first."""
         near = {f"{mutant.file}:{line}" for line in range(mutant.first, mutant.last + 1)}
         found = {test for place in near for test in self.lines.get(place, [])}
-        if not found:
+        if mutant.imported:
             found = {
                 test for place, tests in self.lines.items() if place.startswith(f"{mutant.file}:") for test in tests
             }

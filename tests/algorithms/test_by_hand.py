@@ -37,6 +37,7 @@ def test_a_round_by_hand_has_the_bits_of_the_method(rotate):
 
 def test_a_message_has_the_bytes_that_were_announced_both_ways():
     assert CODE.size == 20 + 4 + 10 == len(said()[0]) == len(encode_step(CODE, said(), round=2))
+    assert encode_update(CODE, updates()[0], round=2) == encode_update(CODE, updates()[0], round=2, samples=1)
     assert OneBitCode(4097).size + OneBitCode(4097).size == 152
 
 

@@ -182,6 +182,11 @@ def test_densities_that_leave_no_room_are_refused(density):
         kept(parts, density)
 
 
+def test_what_is_left_over_goes_where_the_largest_part_was_cut_off():
+    parts = Task(nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 9, bias=False))).parts
+    assert kept(parts, 13 / 48) == [5, 8]  # 13 * 7 / 20 = 4.55 and 13 * 13 / 20 = 8.45
+
+
 def test_masks_have_the_counts_of_every_layer_at_first_and_after_every_change():
     parts = Task(nn.Sequential(nn.Linear(20, 10), nn.Linear(10, 5))).parts
     counts = kept(parts, 0.3)

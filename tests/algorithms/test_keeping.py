@@ -59,15 +59,16 @@ def test_half_of_a_clients_samples_is_held_by_their_place_the_same_in_every_roun
     assert not torch.equal(Trial(4, 0, 1.0, seed=4).held(cohort(data, [0])), held[:1])
 
 
-@pytest.mark.parametrize("state", ["trial", "alone", "free", "free on trial"])
+@pytest.mark.parametrize("state", ["trial", "alone", "free", "free on trial", "free alone for ever"])
 def test_held_samples_reach_neither_scouts_nor_what_is_sent_until_a_shared_model_has_won(state):
-    algorithm, data = method(trial=4, again=2), toy(2)
+    algorithm, data = method(trial=4, again=0 if "ever" in state else 2), toy(2)
     held = algorithm.keeping.trial.held(cohort(data, [0, 1]))
-    turns = torch.full((2,), {"trial": 0, "alone": 5, "free": 4, "free on trial": 6}[state])
-    changes = {"turns": turns, "choice": torch.full((2,), PROX if "free" in state else ALONE)}
+    turns = torch.full((2,), {"trial": 0, "free": 4, "free on trial": 6}.get(state, 5))
+    changes = {"turns": turns, "choice": torch.full((2,), ALONE if "alone" in state or state == "trial" else PROX)}
     (one, said), (two, other) = (worked(algorithm, own, **changes) for own in (data, poisoned(data, held)))
-    assert torch.equal(said["signs"], other["signs"]) == (state != "free")
-    assert torch.equal(said["scale"], other["scale"]) == (state != "free")
+    all_samples = state in ("free", "free alone for ever")
+    assert torch.equal(said["signs"], other["signs"]) != all_samples
+    assert torch.equal(said["scale"], other["scale"]) != all_samples
     assert torch.equal(one["alone/w"], two["alone/w"]) and torch.equal(one["near/w"], two["near/w"])
     assert not torch.equal(one["w"], two["w"])  # the model that is used loses no sample
     (_, said), (_, other) = (worked(algorithm, own, **changes) for own in (data, poisoned(data, ~held)))
@@ -205,9 +206,10 @@ def test_own_models_follow_the_shared_one_except_where_a_client_is_alone():
     algorithm = method()
     _, clients = algorithm.init(3)
     clients["choice"] = torch.tensor([PROX, ALONE, FT])
-    after = algorithm.absorb(clients, {"theta": clients["theta"][0] + 1}, 5)
-    assert torch.equal(after["w"] - clients["w"], torch.tensor([1.0, 0.0, 1.0])[:, None].expand(3, 18))
-    assert torch.equal(after["near/w"], clients["near/w"] + 1)
+    clients = {**clients, "theta": torch.ones_like(clients["w"]), "w": torch.zeros_like(clients["w"])}
+    after = algorithm.absorb(clients, {"theta": torch.full((18,), 3.0)}, 5)
+    assert torch.equal(after["w"], torch.tensor([2.0, 0.0, 2.0])[:, None].expand(3, 18))
+    assert torch.equal(after["near/w"], clients["near/w"] + 2)
     assert torch.equal(after["alone/w"], clients["alone/w"])
     still = method(follow=False).absorb(clients, {"theta": clients["theta"][0] + 1}, 5)
     assert torch.equal(still["w"], clients["w"]) and torch.equal(still["near/w"], clients["near/w"])

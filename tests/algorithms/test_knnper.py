@@ -110,6 +110,12 @@ def test_fine_tuning_leaves_out_what_is_held_out():
     assert torch.equal(tuned, other)
 
 
+def test_the_share_is_a_tenth_or_several():
+    data = toy([*TRAIN[:8], 0.3, 1.4], [0, 0, 0, 1, 1, 1, 0, 1, 0, 0])  # neighbours and the network err in one of two
+    models = judged(make("knnper", chain(), neighbours=3, scale=0.3), data, [1.0, -2.0, 2.0])
+    assert close(models["personal"]["lam"], [0.4])
+
+
 def test_equal_right_answers_are_settled_by_the_loss():
     """Network 0.3 and neighbours 0.6225 for the true class A of one sample: right from lam = 0.7 on, best at 1."""
     data, method = toy([0.0, 1.0, 0.25], [0, 1, 0]), make("knnper", chain(), neighbours=2, holdout=0.3)

@@ -60,8 +60,9 @@ def test_clients_that_did_not_move_have_no_vote(options):
     assert float(mean.norm()) == pytest.approx(float(x.norm()) / 10, rel=1e-3)
 
 
-def test_without_norms_the_step_has_the_length_of_the_server():
-    algorithm, x = method(norm=False, server_lr=0.25), spikes(0)
+@pytest.mark.parametrize("options", [{}, {"decode": "sum", "support": "client"}])
+def test_without_norms_the_step_has_the_length_of_the_server(options):
+    algorithm, x = method(norm=False, server_lr=0.25, **options), spikes(0)
     server, _ = algorithm.init(1)
     after = algorithm.aggregate(server, said(algorithm, x[None]), cohort([1]))
     assert float((after["w"] - server["w"]).norm()) == pytest.approx(0.25, rel=1e-3)

@@ -164,8 +164,18 @@ def test_who_lied_is_remembered_long_after_signs_have_stopped_to_agree():
 
 def test_where_nobody_would_be_left_all_count():
     two = Cohort(0, 0, torch.arange(2), torch.tensor([3, 4]), torch.zeros(2))
-    counted, _ = trimmed({OWN: torch.full((2,), -9.0).double()}, packed(PLUS, MINUS), two, 8)
-    assert counted is two
+    counted, found = trimmed({OWN: torch.full((2,), -9.0).double()}, packed(PLUS, MINUS), two, 8)
+    assert torch.equal(counted.sizes, two.sizes) and int(found["log/left"]) == 0
+
+
+def test_a_newcomer_has_not_the_mean_to_itself_where_most_are_not_believed_and_they_are_taken_back():
+    four = Cohort(0, 50, torch.arange(4), torch.tensor([3, 4, 5, 6]), torch.zeros(4))
+    server = {OWN: torch.tensor([-1.0, -2.0, -0.5, 0.0, 0.0]).double()}
+    for _ in range(3):
+        counted, found = trimmed(server, packed(PLUS, PLUS, PLUS, MIXED), four, 8)
+        assert torch.equal(counted.sizes, four.sizes) and int(found["log/left"]) == 0
+        server = {OWN: found[OWN]}
+    assert (server[OWN][:4] >= 0).all()
 
 
 def test_flipped_signs_harm_the_shared_model_less_when_it_is_robust():

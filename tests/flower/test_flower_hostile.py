@@ -1,5 +1,6 @@
 """Clients that lie, repeat themselves or send rubbish: no message but a valid one changes anything."""
 
+import json
 import random
 
 import pytest
@@ -260,6 +261,17 @@ def test_scores_that_nobody_can_have_are_refused(score, told, tmp_path):
     with pytest.raises(ValueError, match=told):
         server._scores({"score/personal": score})
     assert server._scores({"score/personal": [5.0, 10.0, 0.7]}) == {"personal": [5.0, 10.0, 0.7]}
+
+
+def test_a_client_that_leaves_numbers_out_takes_them_from_nobody(tmp_path):
+    def on_way(question, node, reply):
+        left = {key: value for key, value in reply.content.items() if key not in ("log/loss", "score/global")}
+        return [Reply(node, left) if node == 100 else reply]
+
+    desk = Desk({**DELTA, "rounds": 1, "out": str(tmp_path / "run")}, tmp_path, on_way)
+    serve(desk, desk.config, desk.rules)
+    (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert line["loss"] > 0 and line["accuracy_global"] > 0 and line["judged"] == 3
 
 
 def test_a_loss_that_single_precision_cannot_hold_is_refused():

@@ -74,15 +74,22 @@ def test_what_differs_from_the_folder_is_said_in_two_lines(tmp_path, capsys, mon
         assert len(logging.Formatter().format(record).splitlines()) == 2  # Flower's own line, and the error
 
 
-def test_a_server_that_stops_says_so_in_one_line(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (Stopped("too few; the run can go on with resume=true"), "too few; the run can go on with resume=true"),
+        (OSError(28, "No space left on device", "run/lock"), "[Errno 28] No space left on device: 'run/lock'"),
+    ],
+)
+def test_a_server_that_stops_says_so_in_one_line(error, line, capsys, monkeypatch):
     def stop(*words):
-        raise Stopped("too few; the run can go on with resume=true")
+        raise error
 
     monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
     monkeypatch.setattr(server_app, "serve", stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(type(error)):
         server_app.main(None, SimpleNamespace(run_config=APP))
-    assert capsys.readouterr().err == "error: too few; the run can go on with resume=true\n"
+    assert capsys.readouterr().err == f"error: {line}\n"
 
 
 def test_the_defaults_of_an_app_are_found_beside_its_modules(tmp_path, monkeypatch, capsys):

@@ -84,6 +84,8 @@ def test_decoded_values_can_be_changed_without_a_warning():
 def test_what_is_no_sign_is_refused(bad):
     with pytest.raises(ValueError, match=r"signs must be \+1 or -1; pass sign\(x\), where 0 counts as \+1"):
         Signs(3).encode(torch.tensor([1.0, bad, -1.0]))
+    with pytest.raises(ValueError, match="signs must be"):
+        Signs(3).encode(torch.tensor([bad, 1.0, -1.0]))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

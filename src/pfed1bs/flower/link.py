@@ -1,6 +1,7 @@
 """What the server's loop needs of a network: names of nodes, questions, answers. No type of Flower's stands here."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Literal, Protocol
@@ -139,3 +140,9 @@ def logged(content: Content) -> dict[str, float]:
     if any(abs(value) > LARGEST for value in log.values()):
         raise ValueError("what it logs is too large a number")
     return log
+
+
+def usual(answers: Sequence[Mapping[str, object]]) -> list[str]:
+    """The names that more than half of the answers have: one that leaves some out takes them from nobody."""
+    found = Counter(name for one in answers for name in one)
+    return [name for name, count in found.items() if 2 * count > len(answers)]

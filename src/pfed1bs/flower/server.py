@@ -13,7 +13,7 @@ from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counte
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.turns import Diverged
 from pfed1bs.flower.judging import needed, possible
-from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, logged, reals, told, whole
+from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, logged, reals, told, usual, whole
 from pfed1bs.flower.roster import Roster, holding
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs.config import Config
@@ -200,8 +200,7 @@ class Server:
         everyone = Cohort(self.config.seed_of("batches"), now.round, *parts)
         after, extra = replace(after, lost=after.lost | self.roster.lost), counted(self.differing)
         logs = [answers[client].log for client in sorted(answers)]
-        common = {*logs[0]}.intersection(*logs)
-        log = {name: torch.tensor([one[name] for one in logs]) for name in sorted(common)}
+        log = {name: torch.tensor([one[name] for one in logs if name in one]) for name in sorted(usual(logs))}
         bill = traffic(self.algorithm, news, [*sent, *self.differing], everyone)
         self.resting |= {client for client, answer in answers.items() if answer.log.get("rest") == 1}
         last = len(self.resting) == self.config.clients
@@ -226,7 +225,8 @@ class Server:
                 self.event(f"round {now.round}: client {client} is not judged: {told(error)}")
                 if reply.error == LATE:
                     self.roster.late(client, turn, "evaluation")
-        names = [name for name in next(iter(found.values()), {}) if all(name in one for one in found.values())]
+        names = usual([*found.values()])
+        found = {client: one for client, one in found.items() if {*names} <= {*one}}
         stacked = {name: torch.tensor([one[name] for one in found.values()], dtype=torch.float64) for name in names}
         kinds = self._counts, self.algorithm.task.loss.metrics
         return torch.tensor([*found]), {name: Score.of(values, *kinds) for name, values in stacked.items()}

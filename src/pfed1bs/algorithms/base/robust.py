@@ -24,13 +24,21 @@ def trimmed(server: State, signs: Sequence[Tensor], cohort: Cohort, m: int) -> t
 
     A client is left out while the sum of its agreements with the believed clients, which fades, is negative. Each of
     them has one voice, its own too, first not at all and later whole: near the end honest updates cancel, and without
-    its own voice everybody would be against the others. Where nobody would be left, all count.
+    its own voice everybody would be against the others. Where nobody would be left in this round, or no more than a
+    quarter of all who have ever spoken are believed, all count: a client that comes new would have the mean to itself.
     """
     before = server[OWN][cohort.ids]
-    own = SHY**cohort.round * (before >= 0)
-    now = MEMORY * before + agreement(signs, before >= 0, m) - own
-    log = {OWN: server[OWN].index_copy(0, cohort.ids, now), "log/left": (now < 0).sum()}
-    return (replace(cohort, sizes=cohort.sizes * (now >= 0)) if bool((now >= 0).any()) else cohort), log
+    believed = (before >= 0) | (not _enough(server[OWN], cohort.ids))
+    now = MEMORY * before + agreement(signs, believed, m) - SHY**cohort.round * believed
+    after = server[OWN].index_copy(0, cohort.ids, now)
+    kept = (now >= 0) | (not _enough(after, cohort.ids)) | bool((now < 0).all())
+    return replace(cohort, sizes=cohort.sizes * kept), {OWN: after, "log/left": (~kept).sum()}
+
+
+def _enough(agreed: Tensor, ids: Tensor) -> bool:
+    """Whether more than a quarter of those who have spoken, these among them, are believed."""
+    spoken = agreed[agreed.ne(0).index_fill(0, ids, True)]
+    return 4 * int((spoken >= 0).sum()) > len(spoken)
 
 
 def agreement(signs: Sequence[Tensor], believed: Tensor, m: int) -> Tensor:

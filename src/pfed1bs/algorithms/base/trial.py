@@ -2,7 +2,8 @@
 
 A client begins alone. In a trial it trains a scout of every candidate, with statistics of its own, on one half of its
 samples and scores them on the other half. The held half is chosen by the samples' places in the client's training set
-and is the same in every trial. What the client sends leaves it out too, until a shared model has won a trial.
+and is the same in every trial. What the client sends leaves it out too, until a shared model has won a trial or there
+will be no other.
 """
 
 from collections.abc import Iterable
@@ -40,8 +41,8 @@ class Trial:
         return mask
 
     def seen(self, clients: State, cohort: Cohort) -> Tensor:
-        """(S, N) the samples that an update may come from: all, once a client is neither alone nor on trial."""
-        free = (clients["choice"] != ALONE) & (self.turn(clients) >= self.rounds)
+        """(S, N) the samples that an update may come from: all, unless a trial is on or may come to one alone."""
+        free = ((clients["choice"] != ALONE) | (not self.again)) & (self.turn(clients) >= self.rounds)
         return ~self.held(cohort) | free.cpu()[:, None]
 
     def verdict(self, sums: Tensor, sizes: Tensor, choice: Tensor) -> Tensor:
