@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pfed1bs.algorithms import make
+from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.data import federate, load
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.scores import evaluate
@@ -232,3 +232,20 @@ def test_measured_bytes_are_those_of_the_formula(name):
     _, done = last(name, Task(nn.Sequential(*layers)))
     cost = bits(name, n=610, m=61, clients=4, sampled=3, detail=Detail(head=90))
     assert (done.traffic.up - 3 * HEADER.size, done.traffic.down - 3 * HEADER.size) == cost.payload
+
+
+def test_how_many_gradients_ten_steps_take():
+    task = Task(build("mlp", (1, 8, 8), 10))
+    counts = {name: make(name, task).gradients(10) for name in REGISTRY}
+    two = dict.fromkeys(["pfed1bs-delta", "delta-float32", "ditto", "perfedavg", "apfl"], 20)
+    assert {name: count for name, count in counts.items() if count != 10} == {
+        **two, "pfedme": 50, "dispfl": 11, "decomfl": 70
+    }  # fmt: skip
+    assert make("scaffold", task, control="start").gradients(10) == 20
+    assert [make("pfed1bs-delta", task, keep=keep).gradients(10) for keep in ("ft", "best")] == [10, 40]
+
+
+def test_which_methods_personalise():
+    shared = {"fedavg", "fedavg-ft", "fedprox", "scaffold", "obda", "obcsaa", "zsign", "eden", "fedbat", "signsgd"}
+    shared |= {"ef-sign", "stc", "fedpaq", "ferret", "powersgd", "eden-two", "decomfl"}
+    assert {name for name in REGISTRY if not algorithm_class(name).personalises} == shared

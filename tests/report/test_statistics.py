@@ -127,6 +127,11 @@ def test_rows_that_nobody_runs_are_refused_before_anything_is_run(tmp_path, caps
     assert cli.main([*words, "--tested", "fedavg"]) == 2 and not (tmp_path / "c").exists()
     said = capsys.readouterr().err
     assert "ditto is not among the methods" in said and "--tested needs a method" in said
+    assert cli.main([*words, "--against", "local lr=0.05"]) == 2  # whose row would be called local
+    said = capsys.readouterr().err
+    assert "local lr=0.05 is not among" in said and "there are local, fedavg" in said and not (tmp_path / "c").exists()
+    words += ["--runs", "ditto lam=0.3", "ditto lam=1", "--rounds", "1"]
+    assert cli.main([*words, "--against", "ditto lam=1", "--tested", "ditto lam=0.3"]) == 0
 
 
 def test_a_report_has_differences_and_a_table_alone_is_enough_for_them(tmp_path, capsys):

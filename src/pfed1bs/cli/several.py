@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from pfed1bs import report
@@ -16,7 +17,7 @@ from pfed1bs.report.results import labelled
 from pfed1bs.report.saved import saved
 from pfed1bs.report.statistics import Against
 from pfed1bs.runs import flags
-from pfed1bs.runs.config import Config, DataConfig, load
+from pfed1bs.runs.config import Config, DataConfig, as_tables, load
 from pfed1bs.runs.folder import written
 from pfed1bs.runs.run import folder_of
 from pfed1bs.studies import chosen, comparison, finished, sweeping, tuning
@@ -61,7 +62,7 @@ def compare_command(words: list[str]) -> None:
     config = load(recipe, rest, [item.name for item in variants])
     given = seeds(own.seeds, named.seeds, rest, config)
     runs = sweeping.swept(recipe, rest, variants, given, own.sweep, designed(own, rest))
-    against = compared_with(own, [item.name for item in variants])
+    against = compared_with(own, runs)
     ready(config, own.resume)
     folder = empty(config, "compare", own.resume)
     comparison.agree(runs, folder)
@@ -124,12 +125,18 @@ def designed(own: Namespace, rest: list[str]) -> Design:
     return Design(varied(getattr(own, "vary", None) or "all"), gradients)
 
 
-def compared_with(own: Namespace, methods: list[str]) -> Against | None:
-    """What --against and --tested say; rows that no method will have are refused."""
+def compared_with(own: Namespace, runs: Sequence[comparison.Entry]) -> Against | None:
+    """What --against and --tested say; rows that no run will make are refused before the first begins."""
     against = Against.asked(own.against, own.tested)
-    for label in (against.method, *(against.tested or ())) if against else ():
-        if label.partition(" ")[0] not in methods:
-            raise UserError(f"{label} is not among the methods that are run", f"there are {', '.join(methods)}")
+    if against:
+        told = [{"algorithm": entry.config.method, "seed": entry.config.seed} for entry in runs]
+        rows = [
+            report.RunRecord(Path(), as_tables(run.config), {}, [], [], it) for run, it in zip(runs, told, strict=True)
+        ]
+        there = [group.label for group in groups(rows)]
+        for label in (against.method, *(against.tested or ())):
+            if label not in there:
+                raise UserError(f"{label} is not among the methods that are run", f"there are {', '.join(there)}")
     return against
 
 
