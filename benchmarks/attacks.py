@@ -3,7 +3,7 @@
     python benchmarks/attacks.py measure --seeds 0,1,2,3,4 --device cuda --parallel 6 --out results/attacks.json
     python benchmarks/attacks.py figure results/attacks.json --out results/attacks.svg
 
-100 samples a client, Dirichlet 0.3, 100 rounds, the options of recipes/mnist-all.toml, the server's bounds as in a
+100 samples a client, Dirichlet 0.3, 100 rounds, the options of recipes/mnist-attacks.toml, the server's bounds as in a
 generated Flower app. `measure` takes over what is in its file already and writes it after every run. Flipped signs come
 at four shares, the other attacks at 0.1 and 0.3, with `--all` at 0.45 too. Where an attack cannot differ from flipped
 signs (no real numbers, no weights), it is not run: the figure shows those. `figure` needs the file alone.
@@ -63,7 +63,7 @@ def run(own, job):
     robust.MEMORY = own.memory or robust.MEMORY
     line, kind, share, seed = job
     name, extra = METHODS[line]
-    options = tomllib.loads(Path("recipes/mnist-all.toml").read_text())["options"]
+    options = tomllib.loads(Path("recipes/mnist-attacks.toml").read_text())["options"]
     data = DataConfig("mnist", "dirichlet:0.3", cap=100)
     attack = f"{kind}:{share}" if share else None
     config = Config(own.rounds, seed=seed, data=data, attack=attack, device=own.device, **BELIEVED)

@@ -68,8 +68,9 @@ def judged(home, run, sizes):
     refused, lied = after_refusals(home, run, taken, honest, rounds), after_lies(home, run, taken, sizes)
     said = (folder / "events.log").read_text()
     good = told["alive"] and refused["server_same_bits"] and refused["clients_same_bits"] and lied["finite"]
+    paths = "/home/secret" in said  # of a client, in the server's log
     return {
-        "good": good and not refused["hostile_counted"],
+        "good": good and not refused["hostile_counted"] and not paths,
         **told,
         "messages": sum(bool(line["kind"]) for line in sent),
         "refused": refused,
@@ -78,7 +79,7 @@ def judged(home, run, sizes):
         "events": {
             "lines": said.count("\n"),
             "longest": max(map(len, said.splitlines())),
-            "paths": "/home/secret" in said,
+            "paths": paths,
         },
         "strangers": sorted(set(re.findall(r"is not admitted: (.*)", said)))[:8],
         "kinds": table(sent, folder, taken),

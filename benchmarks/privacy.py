@@ -178,7 +178,7 @@ def private(own, job):
     name, epsilon, seed = job
     torch.set_num_threads(1)
     data = dealt(seed)
-    options = tomllib.loads(Path("recipes/mnist-all.toml").read_text())["options"][name]
+    options = tomllib.loads(Path("recipes/mnist-attacks.toml").read_text())["options"][name]
     method = make(name, task(data), seed, **options, **({"epsilon": epsilon} if epsilon else {}))
     for done in simulate(method, data, rounds=own.rounds, seed=seed, device=own.device):
         last = done.progress
