@@ -49,5 +49,6 @@ class Shelf:
 
     def put(self, states: dict[int, State], about: str = "{}") -> None:
         """Replace everything by these states, all or nothing; `about` is what their model needs later, as JSON."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {f"{round}/{name}": value.clone() for round, state in states.items() for name, value in state.items()}
         checkpoint.write(self.path, tensors, {"identity": self.identity, "about": about})
