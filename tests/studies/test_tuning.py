@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -81,11 +82,23 @@ def test_means_that_differ_in_their_last_bits_tie(tmp_path):
 def test_runs_that_have_ended_need_no_process(tmp_path, monkeypatch):
     found = study(tmp_path, points=2)
     wave = tuning.entries(found.judged, [found.methods[0].variant(place) for place in found.methods[0].scores], (100,))
-    given = []
-    monkeypatch.setattr(tuning, "side_by_side", lambda runs, *_, **__: given.extend(runs) or iter(()))
-    assert [*tuning.performed(wave, tmp_path, 2)] == wave and not given
+
+    class Begun(Exception):
+        """A process would have been."""
+
+    class Context:
+        Pipe = staticmethod(Pipe)
+
+        def Process(self, **_):  # noqa: N802
+            raise Begun
+
+    monkeypatch.setattr(comparison, "get_context", lambda _: Context())
+    assert [*tuning.performed(wave, tmp_path, 2)] == wave
     (tmp_path / wave[0].name / "summary.json").unlink()
-    assert [*tuning.performed(wave, tmp_path, 2)] == wave[1:] and given == wave[:1]
+    found = tuning.performed(wave, tmp_path, 2)
+    assert [next(found) for _ in wave[1:]] == wave[1:]
+    with pytest.raises(Begun):
+        next(found)
 
 
 def test_tuning_judges_on_training_samples_with_the_score_of_tables(tmp_path):

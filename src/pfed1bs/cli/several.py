@@ -129,10 +129,8 @@ def compared_with(own: Namespace, runs: Sequence[comparison.Entry]) -> Against |
     """What --against and --tested say; rows that no run will make are refused before the first begins."""
     against = Against.asked(own.against, own.tested)
     if against:
-        told = [{"algorithm": entry.config.method, "seed": entry.config.seed} for entry in runs]
-        rows = [
-            report.RunRecord(Path(), as_tables(run.config), {}, [], [], it) for run, it in zip(runs, told, strict=True)
-        ]
+        tables = [(as_tables(run.config), {"algorithm": run.config.method, "seed": run.config.seed}) for run in runs]
+        rows = [report.RunRecord(Path(), table, {}, [], [], summary) for table, summary in tables]
         there = [group.label for group in groups(rows)]
         for label in (against.method, *(against.tested or ())):
             if label not in there:

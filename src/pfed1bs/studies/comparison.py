@@ -158,11 +158,13 @@ def side_by_side(
     all of them: those at work leave a checkpoint behind, and nothing that waits is begun. Errors that are `borne` end
     their own run alone.
     """
-    context, waiting = get_context("spawn"), list(reversed(runs))
+    over = {entry.name for entry in runs if finished(Run.prepare(entry.config, folder / entry.name))}
+    yield from (entry for entry in runs if entry.name in over)  # no process is begun to find that out
+    context, waiting = get_context("spawn"), [entry for entry in reversed(runs) if entry.name not in over]
     working: dict[Connection, tuple[Entry, SpawnProcess]] = {}
     with terminable():
         try:
-            for _ in range(min(processes, len(runs))):
+            for _ in range(min(processes, len(waiting))):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_work, args=(theirs, folder, processes), daemon=True)
                 process.start()

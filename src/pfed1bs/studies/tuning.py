@@ -242,21 +242,12 @@ class Study:
 def performed(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
     """Do what is left of the runs, one after the other or side by side; one that diverges ends alone."""
     if processes > 1:
-        over = {entry.name for entry in runs if ended(folder, entry)}  # no process is begun to find that out
-        yield from (entry for entry in runs if entry.name in over)
-        left = [entry for entry in runs if entry.name not in over]
-        yield from side_by_side(longest_first(left, folder), folder, processes, borne=(Diverged,))
+        yield from side_by_side(longest_first(runs, folder), folder, processes, borne=(Diverged,))
         return
     for entry, run in zip(runs, prepared(runs, folder), strict=True):
         with suppress(Diverged):
             complete(run)
         yield entry
-
-
-def ended(folder: Path, entry: Entry) -> bool:
-    """Whether a run is there and whole."""
-    place = folder / entry.name
-    return (place / "summary.json").exists() and finished(Run.prepare(entry.config, place))
 
 
 def longest_first(runs: Sequence[Entry], folder: Path) -> list[Entry]:
