@@ -120,6 +120,19 @@ def test_every_run_is_checked_before_the_first_one_starts(tmp_path, monkeypatch,
     assert "leaves nothing to send" in capsys.readouterr().err and not (tmp_path / "c").exists()
 
 
+def test_a_setting_is_rehearsed_once_and_the_samples_of_every_seed_are_dealt(monkeypatch):
+    rehearsed, dealt = [], []
+    monkeypatch.setattr(comparison, "rehearse", lambda config, _: rehearsed.append((config.method, config.seed)))
+    monkeypatch.setattr(comparison, "kept", lambda: lambda config: dealt.append(config.seed))
+    variants = [
+        *comparison.methods(["local"]),
+        comparison.variant("ditto lam=1.0"),
+        comparison.variant("ditto lam=2.0"),
+    ]
+    comparison.rehearse_all(comparison.entries(load("digits"), variants, [3, 4]))
+    assert rehearsed == [("local", 3), ("ditto", 3), ("ditto", 3)] and dealt == [3, 3, 3, 4, 4, 4]
+
+
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_a_missing_package_is_found_before_training(command, tmp_path, monkeypatch, capsys):
     nothing_runs(monkeypatch)

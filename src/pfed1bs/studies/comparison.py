@@ -89,10 +89,13 @@ def entries(config: Config, variants: Sequence[Variant], seeds: Sequence[int], d
 
 
 def rehearse_all(runs: Sequence[Entry]) -> None:
-    """Refuse now what would stop a run later."""
-    samples = kept()
+    """Refuse now what would stop a run later: samples of every seed, and every other setting once."""
+    samples, known = kept(), set()
     for entry in runs:
-        rehearse(entry.config, samples(entry.config))
+        data, setting = samples(entry.config), repr(replace(entry.config, seed=0))
+        if setting not in known:
+            rehearse(entry.config, data)
+        known.add(setting)
 
 
 def rehearse(config: Config, data: Federation) -> None:
