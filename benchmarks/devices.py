@@ -41,7 +41,7 @@ def main() -> None:
     rows = [compared(name, [runs[name] for runs in ended]) for name in options.algorithms.split(",")]
     facts = environment("auto") | {
         "command": shlex.join(["python", *sys.argv]),
-        "devices": options.devices,
+        "devices": [on(options.folder / f"{i}-{device}") for i, device in enumerate(options.devices.split(","))],
         "rows": rows,
     }
     if options.out:
@@ -57,6 +57,12 @@ def finished(words: Sequence[str], folder: Path) -> dict[str, dict[int, float]]:
     for run in json.loads((folder / "compare.json").read_text()):
         found.setdefault(run["algorithm"], {})[run["seed"]] = run["accuracy"]
     return found
+
+
+def on(folder: Path) -> str:
+    """The device that the runs of a folder name; they may have been made on another machine."""
+    found = {json.loads(path.read_text())["device"] for path in folder.glob("*/env.json")}
+    return ", ".join(sorted(found))
 
 
 def compared(name: str, runs: Sequence[dict[int, float]]) -> dict[str, object]:
