@@ -2,8 +2,8 @@
 
 A client begins alone. In a trial it trains a scout of every candidate, with statistics of its own, on one half of its
 samples and scores them on the other half. The held half is chosen by the samples' places in the client's training set
-and is the same in every trial. What the client sends leaves it out too, until a shared model has won a trial or there
-will be no other.
+and is the same in every trial. What the client sends leaves it out too: during a trial, and if it is alone also for some
+rounds before one, so that the shared models that it will judge have forgotten its held samples.
 """
 
 from collections.abc import Iterable
@@ -18,6 +18,7 @@ from pfed1bs.nn.task import Task
 
 ALONE, FT, PROX = range(3)  # candidates: own training, the shared model fine-tuned, an own model held near the shared
 HELD = 0.5  # share of the samples that no scout sees
+APART = 40  # rounds before a trial in which those who are alone leave them out of what they send
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,10 @@ class Trial:
         return mask
 
     def seen(self, clients: State, cohort: Cohort) -> Tensor:
-        """(S, N) the samples that an update may come from: all, unless a trial is on or may come to one alone."""
-        free = ((clients["choice"] != ALONE) | (not self.again)) & (self.turn(clients) >= self.rounds)
+        """(S, N) the samples that an update may come from: all, unless a trial is on or is near to one alone."""
+        turn = self.turn(clients)
+        near = (turn >= self.rounds + self.again - APART) & (clients["choice"] == ALONE) & bool(self.again)
+        free = (turn >= self.rounds) & ~near
         return ~self.held(cohort) | free.cpu()[:, None]
 
     def verdict(self, sums: Tensor, sizes: Tensor, choice: Tensor) -> Tensor:
