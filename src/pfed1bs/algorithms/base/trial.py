@@ -2,8 +2,8 @@
 
 A client begins alone. In a trial it trains a scout of every candidate, with statistics of its own, on one half of its
 samples and scores them on the other half. The held half is chosen by the samples' places in the client's training set
-and is the same in every trial. What the client sends leaves it out too: during a trial, and if it is alone also for some
-rounds before one, so that the shared models that it will judge have forgotten its held samples.
+and is the same in every trial. What the client sends leaves it out too: during a trial, and if it is alone also for
+some rounds before one, so that the shared models that it will judge have forgotten its held samples.
 """
 
 from collections.abc import Iterable
