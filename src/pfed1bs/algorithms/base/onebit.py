@@ -33,7 +33,7 @@ class Code:
     round: int
     rotate: bool = True
 
-    @property
+    @cached_property
     def bits(self) -> tuple[int, ...]:
         """Coordinates of the sketch of each piece."""
         return bits(self.sizes, self.ratio)
