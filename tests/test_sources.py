@@ -10,10 +10,17 @@ import sources
 from pfed1bs.algorithms import REGISTRY
 
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
-TUNED = {"mnist-all": "tuning-mnist.json"}  # recipes of all methods
+TUNED = {  # recipes, and the searches whose options they have
+    "mnist-all": ("tuning-mnist.json",),
+    "mnist-bytes": ("tuning-bytes/mnist-bytes.json", "tuning-bytes/mnist-bytes-powersgd.json"),
+    "mnist-bytes-low": ("tuning-bytes/mnist-bytes-low.json", "tuning-bytes/mnist-bytes-low-powersgd.json"),
+}
+ELSEWHERE = {"mnist-bytes": {"decomfl"}}  # whose options were searched for another recipe, with fewer bytes
 OPEN = {  # best values that no other value encloses, after as many runs as every method has
     ("mnist-all", "pfed1bs"): {"lam"},  # a tie in all but the last bit with a value inside
     ("mnist-all", "pfed1bs-delta"): {"lr"},
+    ("mnist-bytes", "delta-float32"): {"lr"},
+    ("mnist-bytes-low", "decomfl"): {"lr"},
 }
 RESULTS = sorted((sources.ROOT / "results").rglob("*.json"))
 ROWS = sorted((sources.ROOT / "results").rglob("*.jsonl"))
@@ -72,16 +79,19 @@ def test_no_result_is_of_a_changed_tree_or_names_a_place_of_its_machine(path):
     assert "/tmp/" not in text, f"{path.name} names a place of the machine that made it"
 
 
-@pytest.mark.parametrize(("recipe", "name"), TUNED.items())
-def test_options_of_a_recipe_are_those_that_its_search_found(recipe, name):
-    written = tomllib.loads((sources.ROOT / "recipes" / f"{recipe}.toml").read_text())["options"]
-    search = json.loads((sources.ROOT / "results" / name).read_text())
-    assert {found["algorithm"] for found in search["methods"]} == {*REGISTRY}
-    for found in search["methods"]:
-        assert found["options"].items() <= written[found["algorithm"]].items(), found["algorithm"]
-        assert found["runs"] == search["points"] * len(search["seeds"])
-        ends = {option for option, edge in found["edges"].items() if edge.endswith("end")}
-        assert ends == OPEN.get((recipe, found["algorithm"]), set()), found["algorithm"]
+@pytest.mark.parametrize(("recipe", "names"), TUNED.items())
+def test_options_of_a_recipe_are_those_that_its_searches_found(recipe, names):
+    plain = tomllib.loads((sources.ROOT / "recipes" / f"{recipe}.toml").read_text())
+    named = {*plain["compare"]["algorithms"]}
+    searched = set()
+    for search in [json.loads((sources.ROOT / "results" / name).read_text()) for name in names]:
+        for found in search["methods"]:
+            searched.add(found["algorithm"])
+            assert found["options"].items() <= plain["options"][found["algorithm"]].items(), found["algorithm"]
+            assert found["runs"] == search["points"] * len(search["seeds"])
+            ends = {option for option, edge in found["edges"].items() if edge.endswith("end")}
+            assert ends == OPEN.get((recipe, found["algorithm"]), set()), found["algorithm"]
+    assert searched == ({*REGISTRY} if named == {"all"} else named - ELSEWHERE.get(recipe, set()))
 
 
 @pytest.fixture

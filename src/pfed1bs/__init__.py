@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pfed1bs.core.sketch import Sketch, gaussian, srht
     from pfed1bs.core.transform import hadamard
     from pfed1bs.core.votes import pack, sign, unpack, vote
-    from pfed1bs.data.federation import federate
+    from pfed1bs.data.dealing import federate
     from pfed1bs.data.sources import load
     from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State
     from pfed1bs.engine.rounds import Schedule, simulate
