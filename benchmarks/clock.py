@@ -1,12 +1,15 @@
 """How long a table takes by the clock: any command of pfed1bs from its start to its end, one row each.
 
     python benchmarks/clock.py results/tables-gpu.json compare cifar10-few --rounds 300 --seeds 0,1,2 --parallel 6
+    BESIDE="9 processes of other runs" python benchmarks/clock.py results/tables-gpu.json compare mnist-2class
 
-The row has the command, the seconds and what was run where; rows of other commands in the file stay. A command that
-fails leaves no row, and one that finds finished runs is refused: what is not run takes no time.
+The row has the command, the seconds, what was run where and who else computed on the device meanwhile; rows of other
+commands in the file stay. A command that fails leaves no row, and one that finds finished runs is refused: what is not
+run takes no time.
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -25,9 +28,11 @@ def main() -> None:
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "pfed1bs", *words], check=True, stdout=subprocess.DEVNULL)
     command = shlex.join(["pfed1bs", *words])
-    row = {**environment(), "command": command, "seconds": round(time.perf_counter() - began, 1)}
-    before = json.loads(out.read_text()) if out.exists() else []
-    out.write_text(json.dumps([*(old for old in before if old["command"] != command), row], indent=1) + "\n")
+    facts = {"command": command, "beside": os.environ.get("BESIDE", "not said")}
+    row = {**environment(), **facts, "seconds": round(time.perf_counter() - began, 1)}
+    before = json.loads(out.read_text())["runs"] if out.exists() else []
+    rows = [*(old for old in before if old["command"] != command), row]
+    out.write_text(json.dumps({"runs": rows}, indent=1) + "\n")
     print(f"{row['seconds']} s: {command}")
 
 

@@ -13,12 +13,15 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 
 from pfed1bs.report.statistics import Difference
 from pfed1bs.runs.environment import environment
+
+Run = tuple[str, int, int]  # method, seed, rounds
 
 
 def main() -> None:
@@ -32,36 +35,44 @@ def main() -> None:
     parser.add_argument("--parallel", default="1", help="runs at a time, each with one CPU thread")
     parser.add_argument("--out", type=Path, help="JSON file for the results")
     options = parser.parse_args()
-    words = ["--algorithms", options.algorithms, "--seeds", options.seeds, "--rounds", options.rounds]
+    words = [options.recipe, "--algorithms", options.algorithms, "--seeds", options.seeds, "--rounds", options.rounds]
     words += ["--evaluate_every", options.rounds, "--parallel", options.parallel]
-    ended = [
-        finished([options.recipe, *words, "--device", device], options.folder / f"{i}-{device}")
-        for i, device in enumerate(options.devices.split(","))
-    ]
+    asked = {*product(options.algorithms.split(","), map(int, options.seeds.split(",")), [int(options.rounds)])}
+    places = [(device, options.folder / f"{i}-{device}") for i, device in enumerate(options.devices.split(","))]
+    ended = [finished([*words, "--device", device], asked, folder) for device, folder in places]
     rows = [compared(name, [runs[name] for runs in ended]) for name in options.algorithms.split(",")]
     facts = environment("auto") | {
         "command": shlex.join(["python", *sys.argv]),
-        "devices": [on(options.folder / f"{i}-{device}") for i, device in enumerate(options.devices.split(","))],
+        "devices": [told(folder, "device") for _, folder in places],
+        "commits": [told(folder, "commit") for _, folder in places],
         "rows": rows,
     }
     if options.out:
         options.out.write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def finished(words: Sequence[str], folder: Path) -> dict[str, dict[int, float]]:
-    """Accuracies by method and seed of a comparison, run as far as it has not been."""
-    more = ["--resume"] if folder.exists() else []
-    command = [sys.executable, "-m", "pfed1bs", "compare", *words, "--out", str(folder), *more]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+def finished(words: Sequence[str], asked: Set[Run], folder: Path) -> dict[str, dict[int, float]]:
+    """Accuracies by method and seed of a comparison, run where its folder has not all runs that are asked for."""
+    if {*accuracies(folder)} != asked:
+        more = ["--resume"] if folder.exists() else []
+        command = [sys.executable, "-m", "pfed1bs", "compare", *words, "--out", str(folder), *more]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     found: dict[str, dict[int, float]] = {}
-    for run in json.loads((folder / "compare.json").read_text()):
-        found.setdefault(run["algorithm"], {})[run["seed"]] = run["accuracy"]
+    for (name, seed, _), accuracy in accuracies(folder).items():
+        found.setdefault(name, {})[seed] = accuracy
     return found
 
 
-def on(folder: Path) -> str:
-    """The device that the runs of a folder name; they may have been made on another machine."""
-    found = {json.loads(path.read_text())["device"] for path in folder.glob("*/env.json")}
+def accuracies(folder: Path) -> dict[Run, float]:
+    """Those of the runs that have ended."""
+    path = folder / "compare.json"
+    runs = json.loads(path.read_text()) if path.exists() else []
+    return {(run["algorithm"], run["seed"], run["rounds"]): run["accuracy"] for run in runs}
+
+
+def told(folder: Path, key: str) -> str:
+    """What the runs of a folder say of their environment; they may have been made on another machine."""
+    found = {json.loads(path.read_text())[key] for path in folder.glob("*/env.json")}
     return ", ".join(sorted(found))
 
 

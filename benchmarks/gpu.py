@@ -1,18 +1,22 @@
 """How well a GPU is used: kernels against a copy of the same bytes, local steps, rounds of methods.
 
     python benchmarks/gpu.py --out results/gpu.json
+    python benchmarks/gpu.py --parts rounds --out results/gpu-slow-host.json
 
 Kernels are timed inside a CUDA graph, so that only the device counts; the median of seven replays. A copy is
 `y.copy_(x)` outside of one: as a node of a graph the same copy takes half as long again above 1 GB. Rounds are the
 medians of whole rounds of `simulate`, messages included: 20 clients with random samples, 10 steps of batch 64, those
-before the graphs are recorded left out. tf32 is off where a row does not say that it is on.
+before the graphs are recorded left out. tf32 is off where a row does not say that it is on. `loop_ms` is what Python
+takes for a million additions: rounds of small models wait for it, and hosts of one name differ.
 """
 
 import argparse
 import json
+import shlex
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -179,9 +183,10 @@ def main() -> None:
     parts = {"kernels": kernels, "steps": lambda: steps(work), "rounds": lambda: rounds(work, cores)}
     multiply(torch.device("cuda"), False)
     facts = {
-        "command": "python benchmarks/gpu.py",
+        "command": shlex.join(["python", *sys.argv]),
         "gpu": torch.cuda.get_device_name(),
         "cpu": cpu(),
+        "loop_ms": 1e3 * min(timeit.repeat("for i in range(1000000): n += i", "n = 0", number=1)),
         "cpu_kernel": kernel(),
         "torch": torch.__version__,
     }

@@ -41,8 +41,8 @@ def federation(clients: int) -> Federation:
     return Federation(torch.randn(len(samples), 784, generator=stream(0, "x")), samples % 10, own, own, samples, 10)
 
 
-def seconds(name: str, device: str, repeats: int, width: int, K: int, S: int | None, R: int) -> tuple[int, float]:
-    """Weights of the model, and the best time of a round."""
+def best_round(name: str, device: str, repeats: int, width: int, K: int, S: int | None, R: int) -> tuple[int, float]:
+    """Weights of the model, and the milliseconds of the best round."""
     task = Task(nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10)))
     clock, best = time.process_time if device == "cpu" else time.perf_counter, math.inf
     warm = 2 if device == "cpu" else 7  # nobody has voted yet; no graph is recorded yet
@@ -51,7 +51,7 @@ def seconds(name: str, device: str, repeats: int, width: int, K: int, S: int | N
         began = clock()
         next(run)
         best = min(best, clock() - began) if number >= warm else best
-    return task.n, best
+    return task.n, 1e3 * best
 
 
 def curves(device: str, repeats: int) -> Iterator[dict[str, object]]:
@@ -59,13 +59,13 @@ def curves(device: str, repeats: int) -> Iterator[dict[str, object]]:
         for name in METHODS:
             values, times = [], []
             for point in points:
-                n, taken = seconds(name, device, repeats, **(BASE | point))
+                n, taken = best_round(name, device, repeats, **(BASE | point))
                 values.append(n if letter == "n" else point[letter])
                 times.append(taken)
             slope = math.log(times[-1] / times[-2]) / math.log(values[-1] / values[-2])
-            told = "  ".join(f"{value}: {1e3 * taken:.1f}" for value, taken in zip(values, times, strict=True))
+            told = "  ".join(f"{value}: {taken:.1f}" for value, taken in zip(values, times, strict=True))
             print(f"{letter} {name:14} slope {slope:.2f}   ms a round: {told}", flush=True)
-            yield {"varied": letter, "algorithm": name, "at": values, "seconds": times, "slope": slope}
+            yield {"varied": letter, "algorithm": name, "at": values, "ms": times, "slope": slope}
 
 
 def main() -> None:
