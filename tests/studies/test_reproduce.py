@@ -233,6 +233,16 @@ def test_a_picture_against_an_option_leaves_out_what_is_not_finite_at_the_end(qu
     assert len({line[1] for line in drawn if line[0] == "agreement"}) == 2  # from common and from own first weights
 
 
+def test_a_table_with_methods_across_counts_the_settings_that_were_not_run():
+    target = plan.Target("", "", across="methods")
+    done = sheets.Entered("iid", "local", "mnist", 1, [{"summary": {"accuracy": 90.0}}])
+    left = sheets.Entered("labels:2", "local", "mnist", 1, [])
+    assert sheets.markdown(target, [done, left]).splitlines()[2:] == [
+        *("| iid | 90.00 |", "", "Settings that were not run: 1 of 2.")
+    ]
+    assert sheets.markdown(target, [left]) == "Settings that were not run: 1 of 1.\n"
+
+
 def test_costs_that_cannot_be_right_are_marked():
     cell = sheets.Entered("mnist", "eden lr=0.1", "mnist", 3, [], (96.5, 0.35))
     assert cell.cost == "12.15 cannot be right"

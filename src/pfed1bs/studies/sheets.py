@@ -28,6 +28,7 @@ COSTS = {
     (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell
     for cell in costs.paper_table()
 }
+LAST = {**LOGGED, "loss": "training loss"}  # of curves
 NUMBERS = (
     "accuracy accuracy_late accuracy_global accuracy_tuned mib_per_round total_mib ratio_to_fedavg seconds rounds"
 ).split()
@@ -164,14 +165,15 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
     if target.across == "methods":
         labels = list(dict.fromkeys(cell.label for cell in found))
         at = {(cell.part, cell.label): cell.ours for cell in found}
-        return _table(
-            ["setting", *labels], [[part, *(at.get((part, label), "") for label in labels)] for part in parts]
-        )
+        run = [part for part in parts if any(cell.rows for cell in found if cell.part == part)]
+        lines = [[part, *(at.get((part, label), "") for label in labels)] for part in run]
+        left = f"Settings that were not run: {len(parts) - len(run)} of {len(parts)}.\n" if run != parts else ""
+        return "\n".join(filter(None, [_table(["setting", *labels], lines) if run else "", left]))
     shared = any(cell.spread("accuracy_global") for cell in found)
     heads = ["method", "ours, %", *(["shared model, %"] if shared else [])]
     heads += ["paper, %", "verdict", "paper, MB"] if target.paper else []
     heads += ["MiB in all" if target.totals else "MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
-    heads += [LOGGED[key] for key in target.logged]
+    heads += [LAST[key] for key in target.logged]
     heads += [f"minus `{target.against}`, p of within {MARGIN}"] if target.against else []
     texts = []
     for part in parts:
