@@ -143,3 +143,14 @@ def test_means_and_differences_of_runs_are_sources(results):
     (results / "runs.json").write_text(json.dumps({"runs": runs}))
     for number in ("91.00", "1.41", "0.50", "6.85"):  # 0.5 and 12.706 * 0.5 on both sides
         assert sources.traced(number, ["runs.json"])
+
+
+def test_the_highest_evaluation_of_curves_and_the_way_to_the_end_are_sources(results):
+    ends = [("a", 0, 80.0), ("a", 1, 81.5), ("b", 0, 85.0), ("b", 1, 85.5)]
+    runs = [{"algorithm": name, "seed": seed, "accuracy": value, "options": {}} for name, seed, value in ends]
+    for run in runs:
+        run["curve"] = [[10, 0, 70.25], [20, 0, run["accuracy"] + 10.0], [30, 0, run["accuracy"]]]
+    (results / "runs.json").write_text(json.dumps({"runs": runs}))
+    assert sources.traced("90.75", ["runs.json"])  # the mean of 90 and 91.5
+    assert sources.traced("-10.00", ["runs.json"])  # from there to the end
+    assert not sources.traced("91.50", ["runs.json"])  # of one run

@@ -6,8 +6,9 @@ python tools/sources.py --write    first fills the tables between `<!-- results/
 A number is one with a decimal point, or a share such as 1/318, outside of code; settings such as m/n = 0.1 are none.
 Its sources are the files that its block (a paragraph, a list entry, a table) names, or else those that the block before
 it names, until the next heading. A file gives all numbers in it; of runs also means, deviations, differences over
-common seeds and their intervals, by label, KiB beside MiB a round, and the first evaluation of every curve. A number
-that is no result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`.
+common seeds and their intervals, by label, KiB beside MiB a round, the first evaluation of every curve, and the one
+with the highest mean over seeds: that mean, the way from it to the end, and differences there. A number that is no
+result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`.
 In docs/algorithms.md tables and options are those that the code prints, by test, and are left out. Small numbers with
 few digits are found in many files: this shows that a source is named and fits, not that it was read with care.
 """
@@ -110,14 +111,37 @@ def _derived(runs: list[dict[str, object]]) -> Iterator[float]:
                 yield fmean(found) * (1024 if key == "mib_per_round" else 1)
                 yield from (fmean(found), stdev(found) if len(found) > 1 else 0.0)
         yield from (run["curve"][0][-1] for run in own if run.get("curve"))
+        highest = _highest(own)
+        yield from (fmean(highest.values()), *_apart(_at_end(own, _metric(own)), highest)) if highest else ()
     for first, second in permutations(labels.values(), 2):
-        metric = first[0].get("metric", "accuracy")
+        metric = _metric(first)
         for key in (metric, f"{metric}_late", f"{metric}_newcomers"):
-            ours, theirs = ({run["seed"]: run[key] for run in own if key in run} for own in (first, second))
-            apart = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-            if apart:
-                spread = Spread.of(apart)
-                yield from (spread.mean, *(spread.interval or ()))
+            yield from _apart(_at_end(first, key), _at_end(second, key))
+        yield from _apart(_highest(first), _highest(second))
+
+
+def _metric(own: list[dict[str, object]]) -> str:
+    return own[0].get("metric", "accuracy")
+
+
+def _at_end(own: list[dict[str, object]], key: str) -> dict[int, float]:
+    return {run["seed"]: run[key] for run in own if key in run}
+
+
+def _highest(own: list[dict[str, object]]) -> dict[int, float]:
+    """The values by seed at the evaluation that has the highest mean; none where a run has no curve."""
+    curves = {run["seed"]: {point[0]: point[-1] for point in run.get("curve") or ()} for run in own}
+    common = set.intersection(*map(set, curves.values()))
+    best = max(common, key=lambda at: fmean(curve[at] for curve in curves.values()), default=None)
+    return {} if best is None else {seed: curve[best] for seed, curve in curves.items()}
+
+
+def _apart(ours: dict[int, float], theirs: dict[int, float]) -> Iterator[float]:
+    """The mean difference over common seeds, and its interval."""
+    values = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    if values:
+        spread = Spread.of(values)
+        yield from (spread.mean, *(spread.interval or ()))
 
 
 def missing() -> list[str]:

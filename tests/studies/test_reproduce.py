@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from pfed1bs.cli import main as cli
 from pfed1bs.facts import costs
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
+from pfed1bs.report.groups import groups
 from pfed1bs.report.records import read
-from pfed1bs.studies import finished, plan, sheets
+from pfed1bs.studies import finished, plan, sheets, sweeps
 from pfed1bs.studies.comparison import Entry
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -210,6 +212,35 @@ def test_a_cell_is_compared_with_training_alone_seed_by_seed():
     assert cell.apart.startswith(f"+0.20 ({low:+.2f} to {high:+.2f}), p 0.") and low < 0 < high
     alone = sheets.Entered("mnist", "local", "mnist", 3, base, None, base)
     assert alone.difference is None and alone.apart == ""
+
+
+def test_a_table_has_the_last_diagnostics_and_no_number_where_one_is_not_finite():
+    def cell(*pulls):
+        rows = [{"summary": {"accuracy": 90.0}, "curve": {"agreement": [0.5, 0.9375], "pull": pull}} for pull in pulls]
+        return sheets.Entered("mnist", "pfed1bs", "mnist", 2, rows, logged=target.logged)
+
+    target = plan.Target("", "", logged=("agreement", "pull"))
+    text = sheets.markdown(target, [cell([0.1, 0.2], [0.1, 0.4]), cell([0.1, 0.2], [0.1, inf])])
+    assert "| 2 of 2 | 0.9375 | 0.3000 |" in text and "| 2 of 2 | 0.9375 |  |" in text and "shared" not in text
+
+
+def test_a_picture_against_an_option_leaves_out_what_is_not_finite_at_the_end(quick):
+    rows = lines(quick / "out" / "fig-why")
+    for row in rows:
+        row["curve"]["pull"][-1] = inf if "own" in row["label"] else 0.25
+    drawn = sweeps.against("lam", groups([finished.record_of(row) for row in rows])).lines
+    assert {line[3] for line in drawn if line[0] == "pull"} == {0.25}
+    assert len({line[1] for line in drawn if line[0] == "agreement"}) == 2  # from common and from own first weights
+
+
+def test_a_table_with_methods_across_counts_the_settings_that_were_not_run():
+    target = plan.Target("", "", across="methods")
+    done = sheets.Entered("iid", "local", "mnist", 1, [{"summary": {"accuracy": 90.0}}])
+    left = sheets.Entered("labels:2", "local", "mnist", 1, [])
+    assert sheets.markdown(target, [done, left]).splitlines()[2:] == [
+        *("| iid | 90.00 |", "", "Settings that were not run: 1 of 2.")
+    ]
+    assert sheets.markdown(target, [left]) == "Settings that were not run: 1 of 1.\n"
 
 
 def test_costs_that_cannot_be_right_are_marked():

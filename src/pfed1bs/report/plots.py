@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MARKED = 25  # points of a line that still get a marker each
 ROW = 0.155  # inches for a name beside the axes
 LOGGED = {  # what a method may log, and how to read it
-    "agreement": "client bits equal to the consensus",
+    "agreement": "bits equal to the consensus",
     "flips": "consensus bits changed",
     "initial": "consensus bits equal to the first",
     "ties": "consensus bits decided by a tie",

@@ -78,6 +78,7 @@ class Target:
     pictures: Sequence[str] = ()  # of the report, or against-X: last values against the option X
     against: str = ""  # a label that the others are compared with, seed by seed
     times: bool = False  # whether its table has seconds
+    logged: Sequence[str] = ()  # loss or diagnostics of the last evaluation that its table has
     totals: bool = False  # whether its table has the bytes of all rounds, in place of those of a round
     ticks: Mapping[str, str] = field(default_factory=dict)  # of the paper's table of capabilities
     paper: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # label, data set: mean, deviation

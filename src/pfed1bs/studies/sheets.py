@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import hypot
+from math import hypot, isfinite
 from pathlib import Path
 from typing import cast
 
@@ -11,6 +11,7 @@ from pfed1bs.facts import capabilities, costs
 from pfed1bs.report.drawn import PICTURES
 from pfed1bs.report.groups import Spread, groups
 from pfed1bs.report.pictures import shown_of
+from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.records import Json
 from pfed1bs.report.results import significant
 from pfed1bs.report.statistics import MARGIN, Difference
@@ -27,6 +28,7 @@ COSTS = {
     (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell
     for cell in costs.paper_table()
 }
+LAST = {**LOGGED, "loss": "training loss"}  # of curves
 NUMBERS = (
     "accuracy accuracy_late accuracy_global accuracy_tuned mib_per_round total_mib ratio_to_fedavg seconds rounds"
 ).split()
@@ -43,11 +45,13 @@ class Entered:
     rows: Sequence[Json]
     paper: Sequence[float] | None = None  # mean and deviation
     base: Sequence[Json] = ()  # the runs that it is compared with
+    logged: Sequence[str] = ()  # diagnostics that it has
 
     def spread(self, key: str) -> Spread | None:
-        """A number of the summaries over seeds; None where a run has none, or there is none."""
-        values = [cast(Json, row.get("summary", {})).get(key) for row in self.rows]
-        return Spread.of([float(str(value)) for value in values], key) if values and None not in values else None
+        """A number of the summaries over seeds, or a diagnostic; None where a run has none, or there is none."""
+        values = [_end(row, key) if key in self.logged else _summed(row, key) for row in self.rows]
+        found = [float(str(value)) for value in values if value is not None]
+        return Spread.of(found, key) if found and len(found) == len(values) and all(map(isfinite, found)) else None
 
     @property
     def ours(self) -> str:
@@ -91,7 +95,7 @@ class Entered:
     @property
     def facts(self) -> Json:
         """Everything, for a file."""
-        found = {key: value for key in NUMBERS if (value := self.spread(key))}
+        found = {key: value for key in (*NUMBERS, *self.logged) if (value := self.spread(key))}
         about: Json = {"part": self.part, "label": self.label, "data": self.data, "wanted": self.wanted}
         about |= {"seeds": len(self.rows), **{key: asdict(value) for key, value in found.items()}}
         if item := self.difference:
@@ -110,7 +114,7 @@ def cells(target: Target, runs: Sequence[Planned], known: Finished) -> list[Ente
     for (part, label), own in found.items():
         data, base = own[0].entry.config.data.name, rows.get((part, target.against), ())
         paper = target.paper.get(label, {}).get(data)
-        made.append(Entered(part, label, data, len(own), rows[part, label], paper, base))
+        made.append(Entered(part, label, data, len(own), rows[part, label], paper, base, target.logged))
     return made
 
 
@@ -161,18 +165,21 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
     if target.across == "methods":
         labels = list(dict.fromkeys(cell.label for cell in found))
         at = {(cell.part, cell.label): cell.ours for cell in found}
-        return _table(
-            ["setting", *labels], [[part, *(at.get((part, label), "") for label in labels)] for part in parts]
-        )
-    heads = ["method", "ours, %", "shared model, %"]
+        run = [part for part in parts if any(cell.rows for cell in found if cell.part == part)]
+        lines = [[part, *(at.get((part, label), "") for label in labels)] for part in run]
+        left = f"Settings that were not run: {len(parts) - len(run)} of {len(parts)}.\n" if run != parts else ""
+        return "\n".join(filter(None, [_table(["setting", *labels], lines) if run else "", left]))
+    shared = any(cell.spread("accuracy_global") for cell in found)
+    heads = ["method", "ours, %", *(["shared model, %"] if shared else [])]
     heads += ["paper, %", "verdict", "paper, MB"] if target.paper else []
     heads += ["MiB in all" if target.totals else "MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
+    heads += [LAST[key] for key in target.logged]
     heads += [f"minus `{target.against}`, p of within {MARGIN}"] if target.against else []
     texts = []
     for part in parts:
         own = [cell for cell in found if cell.part == part]
         subset = f" (a subset: {SUBSETS[own[0].data]})" if own[0].data in SUBSETS else ""
-        texts.append(f"**{part}**{subset}\n\n{_table(heads, [_line(target, cell) for cell in own])}")
+        texts.append(f"**{part}**{subset}\n\n{_table(heads, [_line(target, cell, shared) for cell in own])}")
     return "\n".join(texts)
 
 
@@ -197,14 +204,25 @@ def told(value: Spread | None) -> str:
     return f"{value.mean:.2f}" + ("" if value.deviation is None else f" \u00b1 {value.deviation:.2f}")
 
 
-def _line(target: Target, cell: Entered) -> list[str]:
+def _line(target: Target, cell: Entered, shared: bool) -> list[str]:
     mib, seconds = cell.spread("total_mib" if target.totals else "mib_per_round"), cell.spread("seconds")
     paper = told(Spread(cell.paper[0], cell.paper[1])) if cell.paper else ""
-    line = [f"`{cell.label}`", cell.ours, told(cell.spread("accuracy_global"))]
+    line = [f"`{cell.label}`", cell.ours, *([told(cell.spread("accuracy_global"))] if shared else [])]
     line += [paper, cell.verdict, cell.cost] if target.paper else []
     line += [significant(mib.mean, 3) if mib else "", f"{len(cell.rows)} of {cell.wanted}"]
     line += [f"{seconds.mean:.1f}" if seconds else ""] if target.times else []
+    ends = [cell.spread(key) for key in target.logged]
+    line += [f"{value.mean:.4f}" if value else "" for value in ends]
     return [*line, *([cell.apart] if target.against else [])]
+
+
+def _summed(row: Json, key: str) -> object:
+    return cast(Json, row.get("summary", {})).get(key)
+
+
+def _end(row: Json, key: str) -> object:
+    """The last value of a diagnostic."""
+    return (cast(dict[str, list[object]], row.get("curve", {})).get(key) or [None])[-1]
 
 
 def _by_seed(rows: Sequence[Json]) -> dict[int, float]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pfed1bs.core.options import shown
-from pfed1bs.report.groups import Group, differing
+from pfed1bs.report.groups import Group, Spread, differing
 from pfed1bs.report.pictures import SPREAD, Picture, told
 from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.style import COLOURS, DASHES, MARKERS, canvas, legend, look
@@ -29,10 +29,10 @@ def against(option: str, found: Sequence[Group]) -> Picture:
         for place, (name, words) in enumerate(panels.items(), 1):
             axes = figure.add_subplot((len(panels) + 1) // 2, 2, place)
             for number, (label, groups) in enumerate(lines.items()):
-                ends = [(_value(group, key), group.curve(name)[-1].value) for group in groups if group.curve(name)]
+                ends = [(_value(group, key), end) for group in groups if (end := _end(group, name))]
                 ends.sort(key=lambda end: end[0])
                 ranges = [value.interval or (value.mean, value.mean) for _, value in ends]
-                low = [value.mean - down for (_, value), (down, _) in zip(ends, ranges, strict=True)]
+                low = [value.mean - max(down, 0.0) for (_, value), (down, _) in zip(ends, ranges, strict=True)]
                 high = [up - value.mean for (_, value), (_, up) in zip(ends, ranges, strict=True)]
                 axes.errorbar(
                     [x for x, _ in ends], [value.mean for _, value in ends], (low, high), label=label, markersize=3.5,
@@ -50,6 +50,12 @@ def against(option: str, found: Sequence[Group]) -> Picture:
             axes.set_xlabel(option if place > len(panels) - 2 else "")
         legend(figure, figure.axes[0])
     return Picture(figure, ("shown", "setting", option, *SPREAD), points)
+
+
+def _end(group: Group, name: str) -> Spread | None:
+    """The value of the last evaluation; None where it is not finite, as a share of a gradient that has died."""
+    points, last = group.curve(name), group.curve(group.metric.name)[-1:]
+    return points[-1].value if points and [points[-1].rounds] == [end.rounds for end in last] else None
 
 
 def _value(group: Group, key: str) -> float:
