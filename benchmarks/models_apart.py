@@ -10,6 +10,8 @@ first weights). Then means over seeds, and the difference in distance to runs wi
 
 import argparse
 import json
+import shlex
+import sys
 from pathlib import Path
 
 import torch
@@ -77,9 +79,8 @@ def main():
     for line in over:
         print(json.dumps(line))
     if args.out:
-        args.out.write_text(
-            json.dumps({"what": __doc__.split("\n")[0], "over_seeds": over, "runs": rows}, indent=1) + "\n"
-        )
+        command = shlex.join(["python", *sys.argv])
+        args.out.write_text(json.dumps({"command": command, "over_seeds": over, "runs": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
