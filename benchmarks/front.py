@@ -7,6 +7,7 @@ python benchmarks/front.py curves results/mnist-all-r.json --out results/accurac
 `measure` runs pfed1bs-delta with every m / n and with 10, 20 and 40 local steps in a round at equal gradients, which is
 a message every second or fourth round, beside training alone, ditto, fedavg-ft and decomfl; every data set is complete
 at one seed before the next seed begins, and what is finished is in the file. Flags of the configuration may follow.
+`figure` draws accuracy minus that of ditto with the same seed, on white and on a dark page.
 `curves` draws all methods of a table, in the style of the reports, for light and dark pages.
 """
 
@@ -17,15 +18,15 @@ import shlex
 import sys
 from collections import defaultdict
 from dataclasses import replace
-from math import ceil, sqrt
+from math import ceil
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean
 
 from pfed1bs.report.drawn import PICTURES
-from pfed1bs.report.groups import groups
+from pfed1bs.report.groups import Spread, groups
 from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.records import RunRecord, table
-from pfed1bs.report.style import DARK
+from pfed1bs.report.style import COLOURS, DARK, MARKERS, MUTED, canvas, legend, look, svg
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import environment
 from pfed1bs.studies.comparison import Entry, entries, side_by_side, variant
@@ -34,8 +35,12 @@ RECIPES = ("mnist-delta", "fmnist-delta", "cifar10-small", "svhn-small", "cifar1
 RATIOS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 STEPS = (10, 20, 40)
 BESIDE = ("local", "fedavg-ft", "ditto", "decomfl")
-COLOURS = {10: "#0072b2", 20: "#009e73", 40: "#cc79a7"}
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}  # 95 % interval of a mean over so many seeds, in standard errors
+NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100"}
+FREE = {
+    "ditto": ((0, 6), "center"),
+    "fedavg-ft": ((0, -13), "center"),
+    "decomfl": ((6, -3), "left"),
+}  # where a name may stand
 
 
 def planned(recipe, seed, own, flags):
@@ -77,63 +82,82 @@ def measure(own, flags):
         runs.append((order[entry.name], measured(entry, folder)))
         found = environment()
         about = {"command": shlex.join(["python", "benchmarks/front.py", *sys.argv[1:]]), "environment": found}
-        lines = [json.dumps(run) for _, run in sorted(runs, key=lambda item: item[0])]
-        text = json.dumps(about, indent=1)[:-2] + ',\n "runs": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
-        Path(own.out).write_text(text)
+        write(Path(own.out), about, [run for _, run in sorted(runs, key=lambda item: item[0])])
         print(f"{len(runs)} of {len(plan)}: {entry.name} {runs[-1][1]['accuracy']:.2f}", flush=True)
 
 
-def interval(values):
-    """Half of the 95 % interval of a mean; 0 for one value."""
-    return STUDENT.get(len(values), 2.0) * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+def write(path, about, runs):
+    """The file, a line for every setting and every run."""
+    parts = {"summary": summary(runs), "runs": runs}
+    lines = [f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, part)) + "\n ]" for name, part in parts.items()]
+    path.write_text(json.dumps(about, indent=1)[:-2] + ",\n" + ",\n".join(lines) + "\n}\n")
+
+
+def summary(runs):
+    """Every setting over its seeds: means, and what its accuracy is above that of the same seed's ditto."""
+    found, ditto = defaultdict(list), {(r["data"], r["seed"]): r["accuracy"] for r in runs if r["algorithm"] == "ditto"}
+    for run in runs:
+        found[run["data"], run["algorithm"], run["steps"], run["ratio"]].append(run)
+    lines = []
+    for (data, algorithm, steps, ratio), own in found.items():
+        line = {"data": data, "algorithm": algorithm, "steps": steps, "ratio": ratio, "seeds": len(own)}
+        line |= {key: fmean(run[key] for run in own) for key in ("accuracy", "total_mib", "ratio_to_fedavg", "rounds")}
+        above = [run["accuracy"] - ditto[key] for run in own if (key := (data, run["seed"])) in ditto]
+        line |= {"above_ditto": Spread.of(above).mean, "interval": Spread.of(above).interval} if above else {}
+        lines.append(line | {"rested": sum(run["rested"] for run in own)})
+    return lines
 
 
 def figure(own, flags):
-    """A panel for every data set: accuracy against bytes, a line for every number of local steps."""
-    from matplotlib import rcParams  # here, so that `measure` runs without
-    from matplotlib.figure import Figure
+    """A panel for every data set, one below the other, which a telephone can show."""
+    lines = summary(json.loads(Path(own.results).read_text())["runs"])
+    names = list(dict.fromkeys(line["data"] for line in lines))
+    with look():
+        picture = canvas(2.7 * len(names))
+        panels = picture.subplots(len(names), squeeze=False, sharex=True)[:, 0]
+        for axes, data in zip(panels, names, strict=True):
+            panel(axes, [line for line in lines if line["data"] == data])
+            axes.set_title(NAMES[data], loc="left", fontsize=10)
+        panels[-1].set_xlabel("total MiB, headers included; small numbers: m/n")
+        legend(picture, panels[0])
+    both(svg(picture), "personalised accuracy against total bytes", Path(own.out))
 
-    groups = defaultdict(list)
-    for run in json.loads(Path(own.results).read_text())["runs"]:
-        groups[run["data"], run["algorithm"], run["steps"], run["ratio"]].append(run)
-    names = list(dict.fromkeys(data for data, *_ in groups))
-    rcParams["svg.hashsalt"] = "pfed1bs"
-    picture = Figure(figsize=(4.2 * min(3, len(names)), 3.6 * ceil(len(names) / 3)), layout="constrained")
-    for place, data in enumerate(names, 1):
-        panel(picture.add_subplot(ceil(len(names) / 3), min(3, len(names)), place), data, groups)
-    picture.savefig(own.out, metadata={"Date": None})
 
-
-def panel(axes, data, groups):
-    for steps, colour in COLOURS.items():
-        points = sorted(
-            (mean(run["total_mib"] for run in runs), [run["accuracy"] for run in runs], ratio)
-            for (name, method, own, ratio), runs in groups.items()
-            if (name, method, own) == (data, "pfed1bs-delta", steps)
-        )
-        if not points:
-            continue
-        x, values, ratios = zip(*points, strict=True)
-        y, error = [mean(value) for value in values], [interval(value) for value in values]
-        axes.errorbar(x, y, error, color=colour, marker="o", markersize=3, linewidth=1.2, label=f"R = {steps}")
-        for i, ratio in enumerate(ratios if steps == min(COLOURS) else ()):
-            axes.annotate(
-                f"{ratio:g}", (x[i], y[i]), xytext=(0, 5), textcoords="offset points", fontsize=7, ha="center"
-            )
-    for (name, method, _, _), runs in groups.items():
-        if name == data and method != "pfed1bs-delta":
-            sent, y = mean(run["total_mib"] for run in runs), mean(run["accuracy"] for run in runs)
-            if sent:
-                axes.plot([sent], [y], "s", markersize=4, color="#d55e00")
-                axes.annotate(method, (sent, y), xytext=(-4, 4), textcoords="offset points", fontsize=7, ha="right")
-            else:
-                axes.axhline(y, color="gray", linestyle="--", linewidth=1)
+def panel(axes, lines):
+    """Points above ditto with their 95 % intervals; a line for every number of local steps, m / n at the longest."""
+    delta = [line for line in lines if line["algorithm"] == "pfed1bs-delta"]
+    numbers = sorted({line["steps"] for line in delta})
+    for steps, colour, marker in zip(numbers, COLOURS, MARKERS, strict=False):
+        points = sorted((line for line in delta if line["steps"] == steps), key=lambda line: line["ratio"])
+        x, y = ([point[key] for point in points] for key in ("total_mib", "above_ditto"))
+        error = [point["interval"][1] - point["above_ditto"] if point["interval"] else 0 for point in points]
+        label = f"{steps} steps a round"
+        axes.errorbar(x, y, error, color=colour, marker=marker, markersize=3.5, linewidth=1.2, label=label)
+        for place, point in enumerate(points if steps == numbers[-1] else ()):
+            free = ((5, -10), "left") if 2 * place >= len(points) else ((-4, 4), "right")
+            write_at(axes, f"{point['ratio']:g}", point, colour, *free)
+    for line in lines:
+        if line["algorithm"] == "local":
+            axes.axhline(line["above_ditto"], color=MUTED, linestyle="--", linewidth=1, label="alone")
+        elif line not in delta:
+            axes.plot([line["total_mib"]], [line["above_ditto"]], "s", markersize=4.5, color=MUTED)
+            write_at(axes, line["algorithm"], line, MUTED, *FREE[line["algorithm"]])
     axes.set_xscale("log")
-    axes.set_title(data, fontsize=10)
-    axes.set_xlabel("total MiB, headers included")
-    axes.set_ylabel("personalised accuracy, percent")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7, loc="lower right")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.margins(x=0.14, y=0.1)
+    axes.set_ylabel("points above ditto")
+
+
+def write_at(axes, text, line, colour, shift, side):
+    spot = line["total_mib"], line["above_ditto"]
+    axes.annotate(text, spot, xytext=shift, textcoords="offset points", fontsize=7.5, ha=side, color=colour)
+
+
+def both(light, title, out):
+    """A picture on white, and beside it the same for dark pages."""
+    light = light.replace("<defs>", f"<title>{title}</title>\n <defs>", 1)
+    out.write_text(light)
+    out.with_suffix(".dark.svg").write_text(re.sub("|".join(DARK), lambda colour: DARK[colour[0]], light))
 
 
 def curves(own, flags):
@@ -144,10 +168,7 @@ def curves(own, flags):
     }
     picture = PICTURES["accuracy-bytes"](shown_of(groups([recorded(run, recipe) for run in runs])))
     title = f"MNIST, Dirichlet 0.3, 100 samples a client, {runs[0]['rounds']} rounds, tuned options, ten seeds"
-    light = picture.svg.replace("<defs>", f"<title>{title}</title>\n <defs>", 1)
-    dark = re.sub("|".join(DARK), lambda colour: DARK[colour[0]], light)
-    Path(own.out).write_text(light)
-    Path(own.out).with_suffix(".dark.svg").write_text(dark)
+    both(picture.svg, title, Path(own.out))
 
 
 def recorded(run, recipe):

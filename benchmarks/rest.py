@@ -1,7 +1,7 @@
 """What the rule of rest costs and saves: paired differences over seeds, with their 95 % intervals, from tables of runs.
 
     python benchmarks/rest.py --join RUNS/rest/table.json RUNS/fixed/table.json --out results/rest/mnist.json
-    python benchmarks/rest.py results/rest/mnist.json results/rest/fmnist.json
+    python benchmarks/rest.py results/rest/mnist.json results/rest/fmnist.json --out results/rest/differences.json
 
 A table has runs of pfed1bs-delta at rest with both m / n, of ditto and fedavg-ft under the same rule, and of
 pfed1bs-delta with rest = 0 and steps of 0.1, 0.3 and 1 (docs/reproduce.md). For each run at rest: how far its end lies
@@ -12,11 +12,14 @@ samples, for the mean over the seeds; what it has less than ditto and fedavg-ft.
 
 import argparse
 import json
+import shlex
+import sys
 from pathlib import Path
 from statistics import fmean
 
 from pfed1bs.report.records import table
 from pfed1bs.report.statistics import Difference
+from pfed1bs.runs.environment import environment
 
 
 def by_label(runs):
@@ -27,12 +30,20 @@ def by_label(runs):
     return found
 
 
-def told(first, second, ours, theirs):
+def gap(first, second, ours, theirs):
     """The mean over common seeds of ours - theirs, values by seed, and its interval."""
-    gap = Difference(first, second, tuple(ours[seed] - theirs[seed] for seed in ours if seed in theirs))
-    interval = "({:.2f} to {:.2f})".format(*gap.interval()) if len(gap.values) > 1 else "(one seed)"
-    worst, best = min(gap.values), max(gap.values)
-    return f"{first} - {second}: {gap.mean:.2f} {interval}, {worst:.2f} to {best:.2f} over {len(gap.values)} seeds"
+    found = Difference(first, second, tuple(ours[seed] - theirs[seed] for seed in ours if seed in theirs))
+    interval = found.interval() if len(found.values) > 1 else None
+    ends = {"least": min(found.values), "most": max(found.values), "seeds": len(found.values)}
+    return {"of": first, "minus": second, "mean": found.mean, "interval": interval, **ends}
+
+
+def told(found):
+    """A difference in words."""
+    interval = "({:.2f} to {:.2f})".format(*found["interval"]) if found["interval"] else "(one seed)"
+    return "{of} - {minus}: {mean:.2f} {interval}, {least:.2f} to {most:.2f} over {seeds} seeds".format(
+        **found | {"interval": interval}
+    )
 
 
 def best_fixed(methods):
@@ -61,15 +72,31 @@ def joined(rest, fixed):
     return f'{head[:-2]},\n "runs": [\n  {lines}\n ]\n}}\n'
 
 
+def gaps(methods):
+    """All differences of a table."""
+    (label, rounds), fixed = best_fixed(methods)
+    fixed_name, found = f"[{label}, {rounds} rounds]", []
+    for label, runs in methods.items():
+        if label.startswith("pfed1bs-delta") and "rest=0 " not in f"{label} ":
+            ends = {seed: run["accuracy"] for seed, run in runs.items()}
+            highest = {seed: max(accuracy for *_, accuracy in run["curve"]) for seed, run in runs.items()}
+            found += [gap(label, "its best evaluation", ends, highest), gap(label, fixed_name, ends, fixed)]
+            for other in ("ditto", "fedavg-ft"):
+                theirs = {seed: run["accuracy"] for seed, run in methods[other].items()}
+                found.append(gap(label, other, ends, theirs))
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*")
     parser.add_argument("--join", nargs=2, metavar=("REST", "FIXED"))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="with --join: for the table; else: for the differences")
     own = parser.parse_args()
     if own.join:
         own.out.write_text(joined(*own.join))
-        own.tables.append(own.out)
+        own.tables.append(str(own.out))
+    differences = {}
     for name in own.tables:
         methods = by_label(table(Path(name)))
         print(name)
@@ -77,17 +104,11 @@ def main():
             ends = [run["rounds"] for run in runs.values()]
             mean = fmean(run["accuracy"] for run in runs.values())
             print(f"  {label}: {mean:.2f} over {len(runs)} seeds, {min(ends)} to {max(ends)} rounds")
-        (label, rounds), fixed = best_fixed(methods)
-        fixed_name = f"[{label}, {rounds} rounds]"
-        for label, runs in methods.items():
-            if label.startswith("pfed1bs-delta") and "rest=0 " not in f"{label} ":
-                ends = {seed: run["accuracy"] for seed, run in runs.items()}
-                highest = {seed: max(accuracy for *_, accuracy in run["curve"]) for seed, run in runs.items()}
-                print("  " + told(label, "its best evaluation", ends, highest))
-                print("  " + told(label, fixed_name, ends, fixed))
-                for other in ("ditto", "fedavg-ft"):
-                    theirs = {seed: run["accuracy"] for seed, run in methods[other].items()}
-                    print("  " + told(label, other, ends, theirs))
+        differences[name] = gaps(methods)
+        print(*(f"  {told(found)}" for found in differences[name]), sep="\n")
+    if own.out and not own.join:
+        about = {"command": shlex.join(["python", *sys.argv]), "commit": environment("cpu")["commit"]}
+        own.out.write_text(json.dumps({**about, "differences": differences}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pfed1bs.algorithms.base.companion import kept_of
-from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
+from pfed1bs.algorithms.base.trial import ALONE, APART, FEW, FT, PROX, Trial, scores
 from pfed1bs.algorithms.local import Local
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
 from pfed1bs.data import Federation
@@ -57,6 +57,43 @@ def test_half_of_a_clients_samples_is_held_by_their_place_the_same_in_every_roun
     assert torch.equal(trial.held(cohort(data, [4], round=9))[0], held[2])
     assert not torch.equal(held[0], held[1])
     assert not torch.equal(Trial(4, 0, 1.0, seed=4).held(cohort(data, [0])), held[:1])
+
+
+def withheld(trial, size, choice):
+    """In which turns of twice the time between two trials an update leaves the held half out; else it is of all."""
+    who = Cohort(0, 0, torch.tensor([3]), torch.tensor([size]), torch.tensor([-1]))
+    left = []
+    for turn in range(2 * (trial.rounds + trial.again)):
+        seen = trial.seen({"turns": torch.tensor([turn]), "choice": torch.tensor([choice])}, who)
+        assert torch.equal(seen, ~trial.held(who)) or bool(seen.all())
+        left += [] if bool(seen.all()) else [turn]
+    return left
+
+
+def test_who_is_alone_leaves_held_samples_out_during_a_trial_and_forty_rounds_before_the_next():
+    trial = Trial(20, 80, 1.0, seed=3)
+    first, second = [*range(20)], [*range(60, 120)]
+    assert APART == 40 and FEW == 50
+    assert withheld(trial, 50, ALONE) == [*first, *second, *range(160, 200)]
+    assert withheld(trial, 49, ALONE) == [*range(200)]  # few samples: until it is no longer alone
+    for size, choice in ((49, PROX), (50, PROX), (49, FT), (50, FT)):
+        assert withheld(trial, size, choice) == [*first, *range(100, 120)]
+
+
+def test_where_trials_follow_soon_who_is_alone_sends_of_no_held_sample_and_after_the_only_one_of_all():
+    for again, size in ((APART - 1, 50), (APART, 50), (1, 50), (1, 2)):
+        assert withheld(Trial(4, again, 1.0, 3), size, ALONE) == [*range(2 * (4 + again))]
+    assert withheld(Trial(4, APART + 1, 1.0, 3), 50, ALONE) == [turn for turn in range(90) if turn % 45 != 4]
+    for size in (2, 50):
+        assert withheld(Trial(4, 0, 1.0, 3), size, ALONE) == [0, 1, 2, 3]
+
+
+def test_each_client_of_a_stack_leaves_out_what_it_would_leave_out_by_itself():
+    who = Cohort(0, 0, torch.arange(4), torch.tensor([49, 50, 49, 50]), torch.full((4,), -1))
+    clients = {"turns": torch.full((4,), 30), "choice": torch.tensor([ALONE, ALONE, PROX, PROX])}
+    trial = Trial(20, 80, 1.0, seed=3)
+    seen, held = trial.seen(clients, who), trial.held(who)
+    assert seen.all(1).tolist() == [False, True, True, True] and torch.equal(seen[0], ~held[0])
 
 
 @pytest.mark.parametrize("state", ["trial", "alone", "free", "free on trial", "free alone for ever"])

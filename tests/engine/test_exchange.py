@@ -12,6 +12,7 @@ from pfed1bs.algorithms.base.method import Method
 from pfed1bs.engine import exchange
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.exchange import (
+    News,
     agreeing,
     hear,
     listen,
@@ -23,7 +24,7 @@ from pfed1bs.engine.exchange import (
 )
 from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.wire.codecs import Floats, Signs
-from pfed1bs.wire.messages import Refused
+from pfed1bs.wire.messages import Refused, encode
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,9 @@ def play(algorithm, clients, participants):
     for t, ids in enumerate(participants):
         cohort = cohort_of(ids, t, seen)
         news = tell(algorithm, server, history, cohort)
+        before = {name: value.clone() for name, value in states.items()}
         mine, received = hear(algorithm, rows(states, cohort.ids), news)
+        assert all(torch.equal(value, before[name]) for name, value in states.items())
         assert all(torch.equal(replica, server["total"]) for replica in mine["replica"])
         assert bool(agreeing(algorithm, mine, news).all())
         mine, said = algorithm.local(mine, received, cohort, None)
@@ -129,6 +132,15 @@ def test_a_replica_equals_the_server_at_every_participation_however_many_rounds_
             assert items[-1][1] == t
             assert items == [("snapshot", t)] or [kind for kind, _ in items] == ["down"] * len(items)
             assert [round for _, round in items] == list(range(t - len(items) + 1, t + 1))
+
+
+def test_clients_that_share_memory_and_missed_different_rounds_end_apart():
+    algorithm, news = (
+        Adder(),
+        [News("down", r, encode(Adder.down, {"amounts": torch.ones(2)}, kind="down", round=r)) for r in (1, 2)],
+    )
+    after, _ = hear(algorithm, {"replica": torch.ones(1, 10).expand(3, 10)}, [news[1:], news, news[1:]])
+    assert after["replica"].tolist() == [[3] * 10, [7] * 10, [3] * 10]
 
 
 def test_the_server_of_the_example_really_changes():

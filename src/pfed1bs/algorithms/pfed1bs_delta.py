@@ -212,12 +212,13 @@ class PFed1BSDelta(Method):
         v, s = phi.answered(q, shrink=self.feedback)
         if memory is not None:
             memory = memory - phi.step(v, s)
-        shift = phi.step(v, eta * s)
+        shift, anchors = phi.step(v, eta * s), self.anchors
         said = {"signs": pack(v), "scale": eta * s, **present(error=memory)}
-        theta, anchors = server["theta"] + shift, self.anchors
+        log = {"log/shift": shift.norm(), "log/step": torch.tensor(eta)}
+        learned = steadied(server, shift.clone()) if self.steady else {}
+        theta = torch.add(server["theta"], shift, out=shift)  # in memory that is warm
         held = anchors.kept(server, theta, round + 1) if anchors else {"theta": theta}
-        held |= steadied(server, shift) if self.steady else {}
-        return {**held, **said, "log/shift": shift.norm(), "log/step": torch.tensor(eta)}
+        return {**held, **learned, **said, **log}
 
     def trusted(self, server: State, signs: list[Tensor], cohort: Cohort) -> tuple[Cohort, State]:
         """The cohort as it counts, and what is remembered of it."""

@@ -16,6 +16,7 @@ from pfed1bs.wire.messages import Codec, Kind, Message, decode, decoder, encode,
 
 PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
 LONG = 1 << 19  # bytes of a message from which it pays to wake other threads
+FLAT = torch.contiguous_format
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,30 @@ def hear(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -
     if len(news) > 1 and all(items == news[0] for items in news) and all(map(_repeated, clients.values())):
         first, _ = hear(algorithm, {name: value[:1] for name, value in clients.items()}, news[:1])
         return {name: value.expand(len(news), *value.shape[1:]) for name, value in first.items()}, {}
-    for item in sorted({item for items in news for item in items}, key=lambda item: item.round):
+    return _absorbed(algorithm, clients, news), {}
+
+
+def _absorbed(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> State:
+    """The clients of a method that keeps a replica, after each has taken in its news one by one."""
+    device, own = next(iter(clients.values())).device, False  # own: whether nobody else holds these states
+    heard: dict[int, tuple[News, list[int]]] = {}  # every piece of news, and who is sent it
+    for i, items in enumerate(news):
+        for item in items:
+            heard.setdefault(id(item), (item, []))[1].append(i)
+    for item, at in sorted(heard.values(), key=lambda pair: pair[0].round):
         layout = algorithm.down if item.kind == "down" else algorithm.snapshot_layout
-        message = decode(layout, item.data, kind=item.kind, round=item.round)
-        if message:
-            at = torch.tensor([i for i, items in enumerate(news) if item in items])
-            clients = replaced(clients, at, algorithm.absorb(rows(clients, at), moved(message, device), item.round))
-    return clients, {}
+        message = moved(decode(layout, item.data, kind=item.kind, round=item.round), device)
+        if message and len(at) == len(news):
+            clients, own = algorithm.absorb(clients, message, item.round), False
+        elif message:
+            if not own:
+                clients, own = {name: value.clone(memory_format=FLAT) for name, value in clients.items()}, True
+            places = torch.tensor(at, device=device)
+            some = {name: value[places] for name, value in clients.items()}
+            for name, value in algorithm.absorb(some, message, item.round).items():
+                if value is not some[name]:
+                    clients[name].index_copy_(0, places, value)
+    return clients
 
 
 def _repeated(field: Tensor) -> bool:

@@ -110,13 +110,13 @@ def simulate(
         some = size.sampled not in (None, len(data.sizes)) and algorithm.trains == "sampled"
         now = replace(now, clients=housed(now.clients, some, device, states))
         chunk = size.chunk or fitting(algorithm, now.clients, data, size.batch, size.sampled, device)
-    size, local = replace(size, chunk=chunk), Recorder()
+    size, local, last = replace(size, chunk=chunk), Recorder(), over(now.clients, data.present)
     for t in range(now.round, size.rounds):
-        if over(now.clients, data.present):
+        if last:
             return
         with explained(device, f"round {t}", chunk or len(data.sizes)):
             done = _round(algorithm, data, now, size, trust, local)
-        now = done.progress
+        now, last = done.progress, done.last
         yield done
 
 

@@ -66,7 +66,7 @@ class Floats:
         if self.shape:
             return self.believed(opened(data)[1])
         (value,) = NUMBER.unpack(data)
-        number = torch.tensor(value, dtype=torch.float32)
+        number = torch.scalar_tensor(value, dtype=torch.float32)
         if isfinite(value) and value >= self.least:  # one number: to look at it costs less than to have it looked at
             return number
         return self.believed(number if isfinite(value) else None)

@@ -69,7 +69,7 @@ class Keeping:
         return {"w": walk.w, **walk.buffers}
 
     def best(self, clients: State, u: State, cohort: Cohort, batches: Batches) -> State:
-        """The model of each client's choice, which loses no sample; during a trial every candidate beside it."""
+        """The model of each client's choice, which loses no sample unless it is `ft` on trial; the candidates."""
         choice, turn = clients["choice"], self.trial.turn(clients)
         on, ends = turn < self.trial.rounds, turn + 1 == self.trial.rounds
         lam = torch.where(choice == PROX, self.lam, 0.0)[:, None]

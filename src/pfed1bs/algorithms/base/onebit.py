@@ -19,6 +19,7 @@ from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 
 NOISE = 5.0  # how much longer than a client's update a step may be
+SMALL = 1 << 19  # weights of a model whose codes are kept for many rounds
 SAFE = 1.0  # the same where clients may undo a step whole in one round: longer ones grow from round to round
 
 
@@ -32,7 +33,7 @@ class Code:
     round: int
     rotate: bool = True
 
-    @property
+    @cached_property
     def bits(self) -> tuple[int, ...]:
         """Coordinates of the sketch of each piece."""
         return bits(self.sizes, self.ratio)
@@ -153,10 +154,13 @@ def layers(task: Task) -> tuple[int, ...]:
     return tuple(sum(part.slice.stop - part.slice.start for part in group) for _, group in groups)
 
 
-@lru_cache(maxsize=2)
 def code(sizes: tuple[int, ...], ratio: float, seed: int, round: int, rotate: bool = True) -> Code:
-    """The code of a round, kept while it is needed."""
-    return Code(sizes, ratio, seed, round, rotate)
+    """The code of a round, kept while it is needed: of small models for all who come back after some rounds."""
+    return (_lasting if sum(sizes) <= SMALL else _passing)(sizes, ratio, seed, round, rotate)
+
+
+_passing = lru_cache(maxsize=2)(Code)
+_lasting = lru_cache(maxsize=64)(Code)  # at most 9 bytes a weight each, at m/n = 0.1 about one
 
 
 def _field(messages: Sequence[Message], name: str) -> list[Tensor]:

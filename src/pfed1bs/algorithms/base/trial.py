@@ -3,7 +3,8 @@
 A client begins alone. In a trial it trains a scout of every candidate, with statistics of its own, on one half of its
 samples and scores them on the other half. The held half is chosen by the samples' places in the client's training set
 and is the same in every trial. What the client sends leaves it out too: during a trial, and if it is alone also for
-some rounds before one, so that the shared models that it will judge have forgotten its held samples.
+some rounds before the next one, so that the shared models that it will judge have forgotten its held samples. One with
+few samples leaves it out until it is no longer alone.
 """
 
 from collections.abc import Iterable
@@ -19,6 +20,9 @@ from pfed1bs.nn.task import Task
 ALONE, FT, PROX = range(3)  # candidates: own training, the shared model fine-tuned, an own model held near the shared
 HELD = 0.5  # share of the samples that no scout sees
 APART = 40  # rounds before a trial in which those who are alone leave them out of what they send
+# One with fewer samples leaves them out as long as it is alone: a handful of held samples that the shared model still
+# remembers decides a trial, forty rounds do not undo that, and so few weigh little in the mean (docs/log.md).
+FEW = 50
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,11 @@ class Trial:
         return mask
 
     def seen(self, clients: State, cohort: Cohort) -> Tensor:
-        """(S, N) the samples that an update may come from: all, unless a trial is on or is near to one alone."""
-        turn = self.turn(clients)
-        near = (turn >= self.rounds + self.again - APART) & (clients["choice"] == ALONE) & bool(self.again)
-        free = (turn >= self.rounds) & ~near
-        return ~self.held(cohort) | free.cpu()[:, None]
+        """(S, N) the samples that an update may come from: all, unless a trial is on or near to one alone."""
+        turn, alone = self.turn(clients).cpu(), clients["choice"].cpu() == ALONE
+        waits = (turn >= self.rounds + self.again - APART) | (cohort.sizes < FEW)
+        free = (turn >= self.rounds) & ~(waits & alone & bool(self.again))
+        return ~self.held(cohort) | free[:, None]
 
     def verdict(self, sums: Tensor, sizes: Tensor, choice: Tensor) -> Tensor:
         """(S,) the choice, or the best of those that beat it by `margin` standard errors of the difference.
