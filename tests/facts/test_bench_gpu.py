@@ -1,9 +1,13 @@
 """The rows of the benchmark of a GPU, made at small sizes on whatever there is; times themselves are not tested."""
 
+from dataclasses import replace
+
 import torch
 
 from pfed1bs.core import graphs
+from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.facts import bench_gpu as gpu
+from pfed1bs.runs.config import load
 
 
 def test_every_kind_has_rows_and_a_line_for_each(monkeypatch):
@@ -13,6 +17,8 @@ def test_every_kind_has_rows_and_a_line_for_each(monkeypatch):
     monkeypatch.setattr(gpu, "MODELS", {"mlp": ((12,), 3), "vgg16": ((3, 32, 32), 4)})
     for name, value in (("CLIENTS", 2), ("SAMPLES", 8), ("BATCH", 4), ("STEPS", 1)):
         monkeypatch.setattr(gpu, name, value)
+    monkeypatch.setattr(gpu, "load", lambda name: replace(load(name), clients=2, sampled=1, steps=1, batch=4))
+    monkeypatch.setattr(gpu, "names", lambda: ["mnist-2class", "fmnist-2class", "digits", "shakespeare-lora"])
     once = gpu._elapsed
     monkeypatch.setattr(gpu, "_elapsed", lambda work, times, device: once(work, 1, device))  # a mean of one is one too
     found = gpu.measured(device="cpu")
@@ -20,7 +26,8 @@ def test_every_kind_has_rows_and_a_line_for_each(monkeypatch):
     assert all(row["same_bits"] for row in found["kernels"][:2]) and "x torch" in found["kernels"][0]
     assert [row["model"] for row in found["steps"]] == ["mlp"]  # the large one only on request
     assert [row["algorithm"] for row in found["rounds"]] == [*gpu.METHODS]
-    assert all(row["rounds/s"] > 0 for row in found["rounds"]) and graphs.enabled
+    assert [row["recipe"] for row in found["recipes"]] == ["mnist-2class, fmnist-2class", "digits"]  # lora: own data
+    assert all(row["rounds/s"] > 0 for row in (*found["rounds"], *found["recipes"])) and graphs.enabled
     for kind, rows in found.items():
         assert all(len(line) == len(gpu.COLUMNS[kind]) for line in gpu.lines(kind, rows))
 
@@ -33,3 +40,8 @@ def test_numbers_are_told_with_four_digits_and_what_was_not_measured_stays_empty
 def test_models_are_those_of_the_recipes():
     assert gpu.federation("mlp").shape == (784,) and gpu.federation("vgg8").shape == (3, 32, 32)
     assert torch.bincount(gpu.federation("mlp").labels).tolist() == [400] * 10
+
+
+def test_letters_have_the_letters_after_them_as_targets():
+    text = gpu._random(CATALOGUE["shakespeare"], 2)
+    assert torch.equal(text.inputs[:, 1:], text.labels[:, :-1]) and text.shape == CATALOGUE["shakespeare"].shape

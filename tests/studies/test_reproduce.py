@@ -127,6 +127,8 @@ def test_a_row_with_other_settings_is_another_run(quick):
     assert not finished.same({**row, "config": {**row["config"], "rounds": 3}}, config)
     assert not finished.same({**row, "config": {**row["config"], "tf32": True}}, config)
     assert finished.same({**row, "config": {**row["config"], "device": "cuda", "evaluate_every": 7}}, config)
+    assert finished.same({**row, "config": {**row["config"], "sampled": config.clients}}, config)  # all, as if not told
+    assert not finished.same({**row, "config": {**row["config"], "sampled": 5}}, config)
     old = {key: value for key, value in row["config"]["algorithm"].items() if key != "tune"}  # an option of later days
     assert finished.same({**row, "config": {**row["config"], "algorithm": old}}, config)
 

@@ -48,7 +48,7 @@ def _bench_gpu(words: list[str]) -> None:
     if own.json:
         terminal.print_json(found)
     for kind, columns in bench_gpu.COLUMNS.items() if not own.json else ():
-        right = [column not in ("operation", "shape", "model", "algorithm") for column in columns]
+        right = [column not in ("operation", "shape", "model", "algorithm", "recipe") for column in columns]
         terminal.show_table(f"{kind}: {found['device']}", columns, bench_gpu.lines(kind, rows[kind]), right)
     if own.out:
         Path(own.out).write_text(json.dumps(found, indent=1) + "\n")

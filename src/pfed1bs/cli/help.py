@@ -45,7 +45,7 @@ PARTS = {
     "bench": {
         "kernels": "transform, sketch, packing and vote on this processor, against a copy of the same memory: "
         "pfed1bs bench kernels [--out DIR]",
-        "gpu": "the same on a GPU, against a copy and plain torch; local steps and rounds per second of each model: "
+        "gpu": "the same on a GPU, against a copy and plain torch; local steps, rounds of models and recipes: "
         "pfed1bs bench gpu [--vgg16] [--out FILE]",
     },
 }

@@ -2,7 +2,8 @@
 
 Kernels are timed inside a CUDA graph, so that only the device counts; the median of seven replays. A copy is
 `y.copy_(x)` outside of one: as a node of a graph the same copy takes half as long again above 1 GB. Rounds are whole
-rounds of `simulate`, messages included: 20 clients with random samples, 10 steps of batch 64.
+rounds of `simulate`, messages included: 20 clients with random samples, 10 steps of batch 64; those of a recipe have
+its method, model, clients, steps and batch, on random samples of the size of its data.
 """
 
 import statistics
@@ -21,9 +22,14 @@ from pfed1bs.core.sketch import srht
 from pfed1bs.core.transform import butterfly, hadamard
 from pfed1bs.core.votes import pack, sign, unpack
 from pfed1bs.data import Federation
-from pfed1bs.engine.rounds import simulate
+from pfed1bs.data.catalogue import CATALOGUE, Known
+from pfed1bs.engine.contract import Algorithm
+from pfed1bs.engine.rounds import Schedule, simulate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
+from pfed1bs.runs.config import Config, load
+from pfed1bs.runs.recipes import names
+from pfed1bs.runs.run import method
 
 Row = dict[str, str | int | float | bool]
 Call = Callable[[], object]
@@ -38,6 +44,7 @@ COLUMNS = {
     "kernels": ("operation", "shape", "ms", "copies", "x torch"),
     "steps": ("model", "ms", "ms without graphs"),
     "rounds": ("algorithm", "model", "ms", "best ms", "rounds/s"),
+    "recipes": ("recipe", "algorithm", "model", "ms", "best ms", "rounds/s"),
 }
 WAY_OUT = "run it where torch with CUDA finds one; `pfed1bs bench kernels` measures this processor"
 
@@ -51,6 +58,7 @@ def measured(vgg16: bool = False, device: str = "cuda") -> dict[str, list[Row]]:
         "kernels": [*transforms(where), *sketches(where)],
         "steps": [step(name, where) for name in models],
         "rounds": [rounds(name, model, where) for model in models for name in METHODS],
+        "recipes": [*recipes(where, vgg16)],
     }
 
 
@@ -110,14 +118,51 @@ def step(model: str, device: torch.device) -> Row:
 
 
 def rounds(name: str, model: str, device: torch.device) -> Row:
-    """The median and the best of whole rounds of a method, the first ones left out."""
+    """Whole rounds of a method."""
+    algorithm, schedule = make(name, Task(build(model, *MODELS[model]))), Schedule(steps=STEPS, batch=BATCH)
+    return {"algorithm": name, "model": model, **_rounds(algorithm, federation(model), schedule, model, device)}
+
+
+def recipes(device: torch.device, vgg16: bool) -> Iterator[Row]:
+    """Whole rounds of every recipe whose data have a known size; those that ask for the same work are one row."""
+    alike: dict[str, tuple[str, Config]] = {}
+    for name in names():
+        config = load(name)
+        if config.data.name in CATALOGUE and (vgg16 or config.model.name != "vgg16"):
+            known = CATALOGUE[config.data.name]
+            work = (known.shape, known.num_classes, config.model, config.clients, config.sampled, config.steps)
+            key = repr((*work, config.batch, config.algorithm, config.rest))
+            alike[key] = (", ".join([*([alike[key][0]] if key in alike else []), name]), config)
+    for told, config in alike.values():
+        known, model = CATALOGUE[config.data.name], config.model.name
+        schedule = Schedule(sampled=config.sampled, steps=config.steps, batch=config.batch)
+        algorithm, data = method(config, known.shape, known.num_classes), _random(known, config.clients)
+        facts: Row = {"recipe": told, "algorithm": config.method, "model": model}
+        yield {**facts, **_rounds(algorithm, data, schedule, model, device)}
+
+
+def _random(known: Known, clients: int) -> Federation:
+    """Random samples such as those of a data set: pictures with a label, or letters with the letters after them."""
+    every, (draw, classes) = torch.arange(clients * SAMPLES), (stream(0, "bench"), known.num_classes)
+    own = tuple(every.view(clients, SAMPLES))
+    if known.mean:
+        return Federation(
+            torch.randn(len(every), *known.shape, generator=draw), every % classes, own, own, every, classes
+        )
+    text = torch.randint(classes, (len(every), *known.shape), generator=draw)
+    return Federation(text, text.roll(-1, 1), own, own, every, classes)
+
+
+def _rounds(
+    algorithm: Algorithm, data: Federation, schedule: Schedule, model: str, device: torch.device
+) -> dict[str, float | int]:
+    """The median and the best of whole rounds, the first ones left out."""
     count, first = (30, 6) if model == "mlp" else (12, 4)
-    method = make(name, Task(build(model, *MODELS[model])))
-    run = simulate(method, federation(model), rounds=count, steps=STEPS, batch=BATCH, device=device)
+    run = simulate(algorithm, data, schedule, rounds=count, device=device)
     seconds = [one.seconds for one in run][first:]
     middle = statistics.median(seconds)
-    times: Row = {"ms": 1e3 * middle, "best ms": 1e3 * min(seconds), "rounds/s": 1 / middle}
-    return {"algorithm": name, "model": model, "threads": torch.get_num_threads(), **times}
+    times = {"ms": 1e3 * middle, "best ms": 1e3 * min(seconds), "rounds/s": 1 / middle}
+    return {"threads": torch.get_num_threads(), **times}
 
 
 def federation(model: str) -> Federation:

@@ -126,6 +126,8 @@ def same(row: Json, config: Config) -> bool:
     """Whether a row was made with these settings; what it says nothing of had its default."""
     defaults = {name: key.default for name, key in known_keys(config.method).items()}
     old, new = ({**defaults, **flatten(cast(Json, plain))} for plain in (row["config"], settings(config)))
+    for flat in (old, new):
+        flat["sampled"] = flat.get("sampled") or flat["clients"]
     return all(old.get(key) == new.get(key) for key in {*old, *new} if key not in ASIDE)
 
 
