@@ -22,6 +22,7 @@ def device(request, monkeypatch):
         pytest.skip("no C compiler for the twin of the GPU kernels")
     monkeypatch.setattr(cuda, "launch", gpu_twin.launch)
     monkeypatch.setattr(cuda_bits, "launch", gpu_twin.launch)
+    monkeypatch.setattr(cuda, "largest", lambda device: 15)
     return torch.device("cpu")
 
 
@@ -41,16 +42,40 @@ def test_transform_has_the_bits_of_the_butterfly(device, log2):
     assert torch.equal(out.cpu(), butterfly(x, 0.3))
 
 
+@pytest.mark.parametrize("largest", [13, 14, 15])
 @pytest.mark.parametrize("log2", range(1, 32))
-def test_passes_cover_every_level_once_and_fit_the_chip(log2):
-    cuts = cuda.stretches(log2)
+def test_passes_cover_every_level_once_and_fit_the_chip(log2, largest):
+    cuts = cuda.stretches(log2, largest)
     assert [cut.shift for cut in cuts] == [sum(cut.levels for cut in cuts[:i]) for i in range(len(cuts))]
     assert sum(cut.levels for cut in cuts) == log2
-    assert len(cuts) == (1 if log2 <= 14 else 2 if log2 <= 26 else 3)
+    twice = {13: 23, 14: 25, 15: 26}[largest]
+    assert len(cuts) == (1 if log2 <= min(largest, 14) else 2 if log2 <= twice else 3)
     for cut in cuts:
-        assert 12 <= cut.tile <= 15  # 128 to 1024 threads, 132 KiB of shared memory
+        assert 12 <= cut.tile <= largest  # 128 to 1024 threads, 33, 66 or 132 KiB of shared memory
         assert cut.levels + cut.columns <= cut.tile
         assert not cut.shift or (3 <= cut.columns <= cut.shift and cut.levels >= 5)
+
+
+@pytest.mark.parametrize(
+    "kib, expected", [(227, 15), (163, 15), (99, 14), (96, 14), (64, 13), (48, 13)]
+)  # H100, A100, RTX 4090, V100, T4, any
+def test_tiles_fit_the_shared_memory_of_the_chip(monkeypatch, kib, expected):
+    monkeypatch.setattr(nvrtc, "shared_memory", lambda device: kib << 10)
+    assert cuda.largest.__wrapped__(torch.device("cuda", 0)) == expected
+
+
+@pytest.mark.parametrize("log2, largest", [(14, 13), (15, 13)])
+def test_smaller_tiles_give_the_same_bits(device, monkeypatch, log2, largest):
+    monkeypatch.setattr(cuda, "largest", lambda device: largest)
+    n = (1 << log2) - 5
+    phi, x, w = srht(n, n // 10, seed=7), numbers(1, 1 << log2), numbers(1, n)
+    out = torch.full_like(x, torch.nan).to(device)
+    cuda.transform(x.to(device), out, 0.3)
+    assert torch.equal(out.cpu(), butterfly(x, 0.3))
+    made = cuda.project(w.to(device), tables(phi, device))
+    lifted = cuda.lift(made, tables(phi, device))
+    monkeypatch.setattr(native, "enabled", False)
+    assert torch.equal(made.cpu(), phi.forward(w)) and torch.equal(lifted.cpu(), phi.adjoint(phi.forward(w)))
 
 
 def test_transform_may_write_over_its_input_and_read_from_any_address(device):

@@ -53,6 +53,17 @@ def test_a_gpu_that_can_be_used_is_described_in_one_line_and_written_down(card):
     assert (found["device"], found["driver"], found["gpu_kernels"]) == ("NVIDIA Toy", "580.65", "compiled")
 
 
+def test_a_gpu_that_does_not_answer_is_described_all_the_same(card, monkeypatch):
+    reason = "CUDA error: all CUDA-capable devices are busy or unavailable"
+
+    def busy(index=0):
+        raise RuntimeError(f"{reason}\nFor debugging consider ...")
+
+    card()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", busy)
+    assert gpu.described() == f"NVIDIA Toy, which does not answer: {reason}"
+
+
 def test_why_kernels_do_not_compile_is_said(card):
     card(reason="libnvrtc.so.13 was not found")
     assert gpu.described().endswith("cannot be used, slower torch operations are: libnvrtc.so.13 was not found")

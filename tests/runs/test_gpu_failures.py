@@ -9,6 +9,7 @@ from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.failing import explained
+from pfed1bs.runs import checkpoint
 from pfed1bs.runs.precision import multiply
 from run_folders import TINY
 
@@ -48,6 +49,46 @@ def test_a_run_whose_device_fails_says_the_way_out_and_goes_on_later(tmp_path, m
     assert (tmp_path / "run" / "checkpoint.safetensors").exists() and len(metrics(tmp_path / "run")) == 2
     assert cli.main(["run", *flags, "--out", str(tmp_path / "run"), "--resume"]) == 0
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_device_that_is_gone_before_its_states_are_saved_leaves_the_last_checkpoint(tmp_path, monkeypatch, capsys):
+    flags, save = [*TINY, "--device", "cpu", "--rounds", "4", "--checkpoint_every", "1"], checkpoint.save
+
+    def gone(path, progress, identity):
+        if progress.round == 3:
+            raise RuntimeError("CUDA error: unspecified launch failure\nFor debugging consider ...")
+        save(path, progress, identity)
+
+    assert cli.main(["run", *flags, "--out", str(tmp_path / "whole")]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", gone)
+        assert cli.main(["run", *flags, "--out", str(tmp_path / "run")]) == 1
+    told = capsys.readouterr().err
+    assert "error: the checkpoint after round 2: the GPU does not answer (CUDA error: unspecified" in told
+    assert "--device cpu" in told and "--resume" in told and "Traceback" not in told
+    assert cli.main(["run", *flags, "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_a_gpu_that_is_busy_before_the_run_begins_is_said_in_two_lines(tmp_path, monkeypatch, capsys):
+    def busy(*given, **more):
+        raise BUSY
+
+    monkeypatch.setattr("pfed1bs.runs.run.fitting", busy)
+    assert cli.main(["run", *TINY, "--device", "cpu", "--out", str(tmp_path / "run")]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[-2] == f"error: the GPU does not answer ({str(BUSY).splitlines()[0]})"
+    assert "--device cpu" in told[-1] and "Traceback" not in "".join(told) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["CUDA error: out of memory", "CUDA driver error 2: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when"],
+)
+def test_memory_that_ran_out_outside_of_torch_has_the_same_way_out(reason):
+    with pytest.raises(Failure, match="too little memory; .*--chunk 10"), explained(CPU, "round 3", 20):
+        raise RuntimeError(reason)
 
 
 def test_one_client_cannot_be_divided():

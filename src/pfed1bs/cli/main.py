@@ -59,6 +59,10 @@ def _guarded(words: list[str]) -> int:
         hint = "free some space and go on with --resume; the last checkpoint is whole" if full else ""
         return _told(f"{'disk full' if full else 'cannot read or write'}: {error}", hint, FAILURE)
     except (MemoryError, RuntimeError) as error:
+        from pfed1bs.core.failing import LOOK, unanswered  # with torch, which most mistakes need not wait for
+
+        if reason := unanswered(error):
+            return _told(f"the GPU does not answer ({reason})", LOOK, FAILURE)
         if not _memory(error):
             raise
         return _told(f"not enough memory: {error}", "compute fewer clients at once: --chunk 5", FAILURE)

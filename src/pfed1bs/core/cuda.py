@@ -42,20 +42,33 @@ class Stretch:
 
 
 @cache
-def stretches(log2: int) -> list[Stretch]:
+def stretches(log2: int, largest: int = LARGEST) -> list[Stretch]:
     """How the levels of a transform of length 2^log2 are cut into passes: one up to 2^14, two up to 2^26.
 
     Measured on an H200 (docs/log.md): later passes are fastest with 32 columns, as long as their tiles fit the chip.
+    Chips with smaller tiles need a second or a third pass sooner.
     """
-    if log2 <= FIRST:
+    if log2 <= min(FIRST, largest):
         return [Stretch(0, log2, max(log2, SMALLEST))]
-    first = min(FIRST, (log2 + 6) // 2)
+    first = min(FIRST, largest, (log2 + 6) // 2, log2 - 5)
     cuts = [Stretch(0, first, max(first, SMALLEST))]
-    count = 1 if log2 - first <= 12 else -(-(log2 - first) // 10)
+    count = 1 if log2 - first <= largest - 3 else -(-(log2 - first) // 10)
     for i in range(count):
         levels = (log2 - first + i) // count
-        cuts.append(Stretch(cuts[-1].shift + cuts[-1].levels, levels, min(LARGEST, max(levels + 5, SMALLEST))))
+        cuts.append(Stretch(cuts[-1].shift + cuts[-1].levels, levels, min(largest, max(levels + 5, SMALLEST))))
     return cuts
+
+
+@cache
+def largest(device: torch.device) -> int:
+    """Log2 of the largest tile that fits a block of threads: 15 on chips for data centres, 14 or 13 on others."""
+    room = nvrtc.shared_memory(device)
+    return next((tile for tile in range(LARGEST, SMALLEST, -1) if _shared(tile) <= room), SMALLEST)
+
+
+def _shared(tile: int) -> int:
+    """Bytes of shared memory: a float in every 33rd place is left out."""
+    return 4 * 33 << tile - 5
 
 
 def usable(x: Tensor, length: int = 4) -> bool:
@@ -97,7 +110,7 @@ class Tables:
     @cached_property
     def cuts(self) -> list[Stretch]:
         """The passes."""
-        return stretches(self.log2)
+        return stretches(self.log2, largest(self.device))
 
     @cached_property
     def entering(self) -> Tensor | None:
@@ -157,7 +170,7 @@ class Tables:
 def transform(x: Tensor, out: Tensor, scale: float) -> None:
     """H x times scale into out, which may be x itself; both contiguous."""
     log2 = x.shape[-1].bit_length() - 1
-    _run(x, out, out, stretches(log2), (PLAIN, PLAIN), {"scale": scale})
+    _run(x, out, out, stretches(log2, largest(x.device)), (PLAIN, PLAIN), {"scale": scale})
 
 
 def project(w: Tensor, tables: Tables) -> Tensor:
@@ -227,5 +240,4 @@ def _options(log2: int, cut: Stretch, load: int, store: int, aligned: bool = Fal
 
 
 def _launch(kernel: str, options: Options, cut: Stretch, arguments: Pass, device: torch.device, blocks: int) -> None:
-    shared = 4 * 33 << cut.tile - 5  # a float in every 33rd place is left out
-    launch("transform.cu", kernel, options, arguments, device, blocks, 1 << cut.tile - 5, shared)
+    launch("transform.cu", kernel, options, arguments, device, blocks, 1 << cut.tile - 5, _shared(cut.tile))

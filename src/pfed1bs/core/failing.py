@@ -7,8 +7,10 @@ import torch
 
 from pfed1bs.core.errors import Failure
 
-GOES_ON = "what is done is kept, and the same command with --resume goes on"
+LOOK = "look with nvidia-smi whether others use it, or write --device cpu"
+GOES_ON = "what is saved is kept, and the same command with --resume goes on from there"
 CALLS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS", "CUDNN_STATUS", "No CUDA GPUs")
+FULL = ("out of memory", "ALLOC_FAILED")  # said by the driver and the libraries, which have no class for it
 
 
 @contextmanager
@@ -16,14 +18,20 @@ def explained(device: torch.device, doing: str, clients: int) -> Iterator[None]:
     """Turn the failures of a device that computes `clients` at once into a Failure that says what to do."""
     try:
         yield
-    except torch.cuda.OutOfMemoryError as error:
-        raise Failure(f"{doing}: {_memory(device)}", f"{_smaller(clients)}; {GOES_ON}") from error
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[:1]
-        if isinstance(error, Failure) or not reason or not any(call in reason[0] for call in CALLS):
+        reason = unanswered(error)
+        if isinstance(error, torch.OutOfMemoryError) or any(word in reason for word in FULL):
+            raise Failure(f"{doing}: {_memory(device)}", f"{_smaller(clients)}; {GOES_ON}") from error
+        if not reason:
             raise
-        way_out = f"look with nvidia-smi whether others use it, or write --device cpu; {GOES_ON}"
-        raise Failure(f"{doing}: the GPU does not answer ({reason[0]})", way_out) from error
+        raise Failure(f"{doing}: the GPU does not answer ({reason})", f"{LOOK}; {GOES_ON}") from error
+
+
+def unanswered(error: BaseException) -> str:
+    """What a call of a GPU ended with, in one line; empty for any other error."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    ours = isinstance(error, RuntimeError) and not isinstance(error, Failure)
+    return line if ours and any(call in line for call in CALLS) else ""
 
 
 def _memory(device: torch.device) -> str:

@@ -47,7 +47,10 @@ def described(index: int = 0) -> str:
     """One line for `pfed1bs env`."""
     if reason := trouble(index):
         return f"none: {reason}"
-    free, total = (bytes / GIB for bytes in torch.cuda.mem_get_info(index))
+    try:
+        free, total = (bytes / GIB for bytes in torch.cuda.mem_get_info(index))
+    except RuntimeError as error:  # others have it for themselves, or it is broken
+        return f"{torch.cuda.get_device_name(index)}, which does not answer: {str(error).splitlines()[0]}"
     known = facts(index)
     versions = f"driver {known['driver']}, CUDA {known['cuda']}, compute capability {known['capability']}"
     reason = nvrtc.trouble()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 SOURCES = Path(__file__).parent / "kernels"
 SHARED_LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+SHARED_ROOM = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 Options = tuple[tuple[str, int], ...]  # definitions in front of a source
 
 
@@ -58,6 +59,14 @@ def launch(
 def address(x: Tensor | None) -> int | None:
     """Where a tensor lies."""
     return None if x is None else x.data_ptr()
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block of threads may ask a device for."""
+    handle, room = ctypes.c_int(), ctypes.c_int()
+    _check(_driver().cuDeviceGet(ctypes.byref(handle), device.index))
+    _check(_driver().cuDeviceGetAttribute(ctypes.byref(room), SHARED_ROOM, handle))
+    return room.value
 
 
 @cache

@@ -11,8 +11,10 @@ from typing import NoReturn, Protocol
 import torch
 from torch import Tensor
 
+from pfed1bs.core.failing import explained
 from pfed1bs.engine.rounds import Progress, Round, Schedule
 from pfed1bs.engine.scores import Score
+from pfed1bs.engine.store import device_of
 from pfed1bs.runs.folder import Record, RunFolder
 
 
@@ -33,7 +35,10 @@ class Terminated(KeyboardInterrupt):
 
 
 def record(source: Source, folder: RunFolder, schedule: Schedule) -> Iterator[Record]:
-    """Write down the rounds of a source and yield what is written; however it ends, the last round is saved."""
+    """Write down the rounds of a source and yield what is written; however it ends, the last round is saved.
+
+    A GPU that is gone takes the rounds since the last checkpoint with it.
+    """
     last = saved = folder.progress
     try:
         for done in source.rounds(last):
@@ -49,7 +54,8 @@ def record(source: Source, folder: RunFolder, schedule: Schedule) -> Iterator[Re
             yield line
     finally:
         if last is not None and last is not saved:
-            folder.save(last)
+            with explained(device_of(last.clients), f"the checkpoint after round {last.round - 1}", 1):
+                folder.save(last)
 
 
 def due(number: int, every: int, rounds: int) -> bool:
