@@ -33,6 +33,12 @@ static pthread_barrier_t twin_barrier;
 #define BLOCK twin_block
 #define SYNCHRONISE pthread_barrier_wait(&twin_barrier)
 #define POPCOUNT(x) __builtin_popcount(x)
+#define ATOMIC_ADD(place, value) __atomic_fetch_add(place, value, __ATOMIC_RELAXED)
+#define ATOMIC_MIN(place, value) twin_min(place, value)
+static inline void twin_min(int *place, int value) {
+    int old = __atomic_load_n(place, __ATOMIC_RELAXED);
+    while (value < old && !__atomic_compare_exchange_n(place, &old, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
 """
 
 AFTER = """

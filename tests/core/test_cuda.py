@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import gpu_twin
-from pfed1bs.core import cuda, native, nvrtc
+from pfed1bs.core import cuda, cuda_bits, native, nvrtc, rng
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import Rotation, srht
 from pfed1bs.core.transform import butterfly, hadamard
-from pfed1bs.core.votes import pack, sign, unpack
+from pfed1bs.core.votes import pack, sign, tally, unpack
 from pfed1bs.engine.pending import Pending, Unknown
 
 
@@ -21,6 +21,7 @@ def device(request, monkeypatch):
     if gpu_twin.COMPILER is None:
         pytest.skip("no C compiler for the twin of the GPU kernels")
     monkeypatch.setattr(cuda, "launch", gpu_twin.launch)
+    monkeypatch.setattr(cuda_bits, "launch", gpu_twin.launch)
     return torch.device("cpu")
 
 
@@ -29,7 +30,7 @@ def numbers(*shape):
 
 
 def tables(phi, device):
-    return cuda.Tables(phi.n, phi.m, phi.signs, phi.rows, device)
+    return cuda.Tables(phi.n, phi.m, phi.signs, phi.rows, device, phi.keys)
 
 
 @pytest.mark.parametrize("log2", [2, 3, 5, 7, 8, 10, 12, 13, 14, 15, 16, 18])
@@ -102,22 +103,58 @@ def test_misfit_is_that_of_the_cpu_up_to_rounding(device, n):
 def test_signs_are_packed_and_unpacked_as_on_the_cpu(device, m):
     x = numbers(3, m)
     x[1, 0] = -0.0
-    packed, finite = cuda.pack(x.to(device))
+    packed, finite = cuda_bits.pack(x.to(device))
     assert finite and torch.equal(packed.cpu(), pack(x))
-    assert torch.equal(cuda.unpack(packed, m).cpu(), unpack(pack(x), m))
+    assert torch.equal(cuda_bits.unpack(packed, m).cpu(), unpack(pack(x), m))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_numbers_without_a_sign_are_found(device, value):
     x = numbers(2, 30)
     x[1, 29] = value
-    assert not cuda.pack(x.to(device))[1]
+    assert not cuda_bits.pack(x.to(device))[1]
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 5000])
+def test_signs_are_drawn_as_on_the_cpu(device, count):
+    found = cuda_bits.signs(0xFEDCBA9876543210, count, device)
+    assert torch.equal(found.cpu(), torch.from_numpy(rng.bits(0xFEDCBA9876543210, count)))
+
+
+@pytest.mark.parametrize(
+    "size, count",
+    [(1, 1), (1, 0), (2, 1), (4, 2), (4, 3), (64, 32), (64, 33), (4096, 4096), (8192, 819), (1 << 15, 30000)],
+)
+def test_rows_are_drawn_as_on_the_cpu(device, size, count):
+    for key in (7, (1 << 64) - 1):
+        found = cuda_bits.distinct(key, size, count, device)
+        assert torch.equal(found.cpu(), torch.from_numpy(rng.distinct(key, size, count)))
+
+
+def test_a_sketch_that_is_drawn_on_the_device_is_that_which_is_sent_to_it(device):
+    phi = srht(3000, 300, seed=5, round=2)
+    drawn = cuda.Tables(phi.n, phi.m, torch.zeros(1), phi.rows + 1, device, phi.keys)  # wrong, if they were sent
+    sent = cuda.Tables(phi.n, phi.m, phi.signs, phi.rows, device)
+    for own, other in zip(drawn.parts(), sent.parts(), strict=True):
+        assert own.dtype == other.dtype and torch.equal(own.view(torch.int32), other.view(torch.int32))
+
+
+@pytest.mark.parametrize("m, weights", [(1, [1]), (9, [3, 3]), (300, [1, 5, 2, 4]), (70, [1 << 40, 1, (1 << 40) - 1])])
+def test_a_vote_is_that_of_the_cpu(device, monkeypatch, m, weights):
+    messages, previous = pack(numbers(len(weights), m)), pack(numbers(1, m)[0])
+    expected = tally(messages, weights, previous, m)
+    monkeypatch.setattr(native, "usable", lambda x: False)
+    if device.type == "cpu":
+        monkeypatch.setattr(cuda, "usable", lambda x, length=4: True)
+    found = tally(messages.to(device), weights, previous.to(device), m)
+    assert torch.equal(found.bits.cpu(), expected.bits) and found.ties == expected.ties
 
 
 @pytest.mark.gpu
 def test_public_functions_use_the_kernels_on_a_gpu(monkeypatch):
     used = []
-    monkeypatch.setattr(cuda, "launch", lambda *a, **k: (used.append(a[1]), nvrtc.launch(*a, **k)))
+    for module in (cuda, cuda_bits):
+        monkeypatch.setattr(module, "launch", lambda *a, **k: (used.append(a[1]), nvrtc.launch(*a, **k)))
     x, phi = numbers(2, 3, 1 << 12), srht(5000, 500, seed=1)
     w, u = numbers(3, 5000), numbers(3, 500)
     assert torch.equal(hadamard(x.cuda()).cpu(), hadamard(x))
@@ -125,9 +162,10 @@ def test_public_functions_use_the_kernels_on_a_gpu(monkeypatch):
     assert torch.equal(phi.adjoint(u.cuda()).cpu(), phi.adjoint(u))
     assert torch.equal(unpack(pack(u.cuda()), 500).cpu(), sign(u))
     torch.testing.assert_close(phi.pull(w.cuda(), sign(u[0]).cuda(), 1e4).cpu(), phi.pull(w, sign(u[0]), 1e4))
-    passes = [name for name in used if name != "spread_flips"]  # made once
+    once = ("spread_flips", "draw_signs", "first_places", "mark_firsts", "gather_counted")
+    passes = [name for name in used if name not in once]
     assert passes == ["transform_pass"] * 3 + ["pack_signs", "unpack_signs"] + ["transform_pass"] * 2
-    assert len(used) - len(passes) == 2
+    assert sorted(set(used) - set(passes)) == sorted(once) and len(used) - len(passes) == 6
 
 
 @pytest.mark.parametrize("n, m, use", [(100, 30, True), (30_000, 3_000, True), (30_000, 3_000, False)])

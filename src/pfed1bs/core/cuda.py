@@ -1,4 +1,4 @@
-"""The transform, the sketch and packed signs on CUDA devices, in as few passes over memory as there can be."""
+"""The transform and the sketch on CUDA devices, in as few passes over memory as there can be."""
 
 import ctypes
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from pfed1bs.core import nvrtc
+from pfed1bs.core import cuda_bits, nvrtc
 from pfed1bs.core.native import plain
 from pfed1bs.core.nvrtc import Options, address, launch
 
@@ -24,15 +24,6 @@ class Pass(ctypes.Structure):
         *((name, ctypes.c_longlong) for name in ("count", "stride")),
         *((name, ctypes.c_int) for name in ("n", "m", "live")),
         *((name, ctypes.c_float) for name in ("scale", "gamma")),
-    ]
-
-
-class Bits(ctypes.Structure):
-    """The arguments of packing and unpacking, as kernels/bits.cu has them."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("source", "target", "bad")),
-        *((name, ctypes.c_longlong) for name in ("rows", "m")),
     ]
 
 
@@ -96,6 +87,7 @@ class Tables:
     signs: Tensor | None  # D: packed bits
     rows: Tensor  # S: ascending
     device: torch.device
+    keys: tuple[int, int] | None = None  # of the generator, for D and S, which a GPU draws itself; None: sent to it
 
     @property
     def log2(self) -> int:
@@ -121,15 +113,23 @@ class Tables:
         if self.signs is None:
             return None
         tiles = 1 << max(self.log2 - cut.tile, 0)
-        signs, words = sent(self.signs, self.device), torch.empty(tiles << cut.tile - 5, device=self.device)
-        arguments = Pass(address(signs), address(words), n=self.n)
+        words = torch.empty(tiles << cut.tile - 5, device=self.device)
+        arguments = Pass(address(self.drawn[0]), address(words), n=self.n)
         _launch("spread_flips", _options(self.log2, cut, load, store), cut, arguments, self.device, tiles)
         return words
 
     @cached_property
+    def drawn(self) -> tuple[Tensor | None, Tensor]:
+        """D and S on the device."""
+        if self.keys is None or self.log2 > cuda_bits.MOST:
+            return None if self.signs is None else sent(self.signs, self.device), sent(self.rows, self.device)
+        signs = None if self.signs is None else cuda_bits.signs(self.keys[0], self.n, self.device)
+        return signs, cuda_bits.distinct(self.keys[1], 1 << self.log2, self.m, self.device)
+
+    @cached_property
     def first(self) -> Picks:
         """S by the tiles of the first pass."""
-        rows = sent(self.rows, self.device)
+        rows = self.drawn[1]
         starts = torch.arange(0, (1 << self.log2) + 1, 1 << min(self.cuts[0].tile, self.log2), device=self.device)
         return Picks(torch.searchsorted(rows, starts, out_int32=True), rows, rows)
 
@@ -229,23 +229,3 @@ def _options(log2: int, cut: Stretch, load: int, store: int, aligned: bool = Fal
 def _launch(kernel: str, options: Options, cut: Stretch, arguments: Pass, device: torch.device, blocks: int) -> None:
     shared = 4 * 33 << cut.tile - 5  # a float in every 33rd place is left out
     launch("transform.cu", kernel, options, arguments, device, blocks, 1 << cut.tile - 5, shared)
-
-
-def pack(x: Tensor) -> tuple[Tensor, bool]:
-    """Bits of x >= 0, shape (..., ceil(m/8)), and whether all of x is finite."""
-    m = x.shape[-1]
-    out = torch.empty(*x.shape[:-1], (m + 7) // 8, dtype=torch.uint8, device=x.device)
-    bad = torch.zeros(1, dtype=torch.int32, device=x.device)
-    if out.numel():
-        bits = Bits(address(x), address(out), address(bad), x.numel() // m, m)
-        launch("bits.cu", "pack_signs", (), bits, x.device, blocks=-(-out.numel() // 256))
-    return out, not bool(bad)
-
-
-def unpack(bits: Tensor, m: int) -> Tensor:
-    """+-1 as float32, shape (..., m)."""
-    out = torch.empty(*bits.shape[:-1], m, device=bits.device)
-    if bits.numel():
-        arguments = Bits(address(bits), address(out), None, out.numel() // m, m)
-        launch("bits.cu", "unpack_signs", (), arguments, bits.device, blocks=-(-out.numel() // 256))
-    return out

@@ -75,6 +75,7 @@ class SRHT(Sketch):
 
     rows: Tensor = field(repr=False)  # S: (m,) int32, distinct, ascending
     signs: Tensor | None = field(repr=False)  # D: n packed bits, 1 is +; None leaves it out
+    keys: tuple[int, int] | None = None  # of the generator, for D and S
     _placed: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
     _tables: dict[torch.device, cuda.Tables] = field(default_factory=dict, repr=False)
 
@@ -112,7 +113,7 @@ class SRHT(Sketch):
     def tables(self, device: torch.device) -> cuda.Tables:
         """D and S on a device, made once."""
         if device not in self._tables:
-            self._tables[device] = cuda.Tables(self.n, self.m, self.signs, self.rows, device)
+            self._tables[device] = cuda.Tables(self.n, self.m, self.signs, self.rows, device, self.keys)
         return self._tables[device]
 
     def _place(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,8 +188,9 @@ def srht(n: int, m: int, seed: int, round: int = 0, use_D: bool = True) -> SRHT:
     key = (n, m, seed, round, use_D, native.enabled)
     found = _alive.get(key)
     if found is None:
-        signs = torch.from_numpy(rng.bits(rng.key(seed, rng.SIGNS, round), n)) if use_D else None
-        found = SRHT(n, m, torch.from_numpy(rng.distinct(rng.key(seed, rng.ROWS, round), padded(n), m)), signs)
+        keys = rng.key(seed, rng.SIGNS, round), rng.key(seed, rng.ROWS, round)
+        signs = torch.from_numpy(rng.bits(keys[0], n)) if use_D else None
+        found = SRHT(n, m, torch.from_numpy(rng.distinct(keys[1], padded(n), m)), signs, keys)
         _alive[key] = found
     return found
 

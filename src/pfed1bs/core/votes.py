@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from pfed1bs.core import cuda, native
+from pfed1bs.core import cuda, cuda_bits, native
 
 GROUP = 16  # messages read at once: one pass over the counters for all of them
 LIMIT = 1 << 62  # sums of weights stay below it, so that twice a sum fits in 64 bits
@@ -33,7 +33,7 @@ def pack(x: Tensor) -> Tensor:
     if x.dtype == torch.float32 and native.usable(x):
         packed, finite = native.pack(x.contiguous())
     elif x.dtype == torch.float32 and cuda.usable(x):
-        packed, finite = cuda.pack(x.contiguous())
+        packed, finite = cuda_bits.pack(x.contiguous())
     else:
         packed, finite = _pack(x >= 0), bool(torch.isfinite(x).all())
     if not finite:
@@ -47,7 +47,7 @@ def unpack(bits: Tensor, m: int) -> Tensor:
     if native.usable(bits):
         return native.unpack(bits.contiguous(), m)
     if cuda.usable(bits):
-        return cuda.unpack(bits.contiguous(), m)
+        return cuda_bits.unpack(bits.contiguous(), m)
     return _unpack(bits, m).float().mul_(2).sub_(1)
 
 
@@ -72,13 +72,15 @@ def tally(messages: Iterable[Tensor], weights: Iterable[int] | Tensor, previous:
             raise ValueError(f"every weight needs a message, got {start + len(received)} for {len(counts)} weights")
         if native.usable(previous):
             native.count(received, group, counters)
+        elif cuda.usable(previous):
+            cuda_bits.count(received, group, counters)
         else:
             for message, weight in zip(received, group, strict=True):
                 counters.add_(_unpack(message, m), alpha=weight)
     if next(voters, None) is not None:
         raise ValueError(f"every message needs a weight, got more messages than the {len(counts)} weights")
-    decide = native.decide if native.usable(previous) else _decide
-    return Tally(*decide(counters, sum(counts), previous))
+    ours = native.decide if native.usable(previous) else cuda_bits.decide if cuda.usable(previous) else _decide
+    return Tally(*ours(counters, sum(counts), previous.contiguous()))
 
 
 def weigh(messages: Sequence[Tensor], shares: Sequence[float], m: int) -> Tensor:

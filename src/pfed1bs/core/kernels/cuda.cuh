@@ -6,3 +6,5 @@
 #define BLOCK ((long long)blockIdx.x)
 #define SYNCHRONISE __syncthreads()
 #define POPCOUNT(x) __popc(x)
+#define ATOMIC_MIN(place, value) atomicMin(place, value)
+#define ATOMIC_ADD(place, value) atomicAdd(place, value)
