@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def test_a_run_folder_is_joined_as_a_row(tmp_path):
     assert known.find(run)["summary"]["accuracy"] == read(tmp_path / "run").summary["accuracy"]
 
 
-def test_a_row_with_other_settings_is_another_run(quick):
+def test_a_row_with_other_settings_is_another_run(quick, tmp_path):
     run = plan.read("table-main", RECIPES).planned(RECIPES, quick=True)[0]
     row, config = lines(quick / "out" / "table-main")[0], run.entry.config
     assert finished.same(row, config)
@@ -129,6 +130,9 @@ def test_a_row_with_other_settings_is_another_run(quick):
     assert finished.same({**row, "config": {**row["config"], "device": "cuda", "evaluate_every": 7}}, config)
     assert finished.same({**row, "config": {**row["config"], "sampled": config.clients}}, config)  # all, as if not told
     assert not finished.same({**row, "config": {**row["config"], "sampled": 5}}, config)
+    known, every = finished.Finished(tmp_path), replace(config, sampled=config.clients)
+    known.join([row], [replace(run, entry=replace(run.entry, config=every))])
+    assert [joined["config"]["sampled"] for joined in known.rows] == [config.clients]  # one line in pictures
     old = {key: value for key, value in row["config"]["algorithm"].items() if key != "tune"}  # an option of later days
     assert finished.same({**row, "config": {**row["config"], "algorithm": old}}, config)
 

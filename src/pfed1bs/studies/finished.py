@@ -67,7 +67,9 @@ class Finished:
             alike = found.get(_kind(settings(run.entry.config)), [])
             fitting = [row for row in alike if same(row, run.entry.config)]
             if fitting and not self.find(run):
-                self.add({**fitting[0], "part": run.part, "label": run.label})
+                told = {"sampled": run.entry.config.sampled} if run.entry.config.sampled else {}  # all, said or not
+                config = {**cast(Json, fitting[0]["config"]), **told}
+                self.add({**fitting[0], "part": run.part, "label": run.label, "config": config})
 
 
 def elsewhere(folder: Path) -> list[Json]:
