@@ -1,5 +1,7 @@
 """The GPU kernels: bit for bit those of the CPU, on a GPU and, by their C twin, on any machine with a compiler."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -76,6 +78,13 @@ def test_smaller_tiles_give_the_same_bits(device, monkeypatch, log2, largest):
     lifted = cuda.lift(made, tables(phi, device))
     monkeypatch.setattr(native, "enabled", False)
     assert torch.equal(made.cpu(), phi.forward(w)) and torch.equal(lifted.cpu(), phi.adjoint(phi.forward(w)))
+
+
+def test_lengths_that_31_bits_cannot_count_go_through_torch(monkeypatch):
+    monkeypatch.setattr(nvrtc, "available", lambda: True)
+    monkeypatch.setattr(cuda, "plain", lambda x: True)
+    x = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    assert [length for length in (2, 4, 1 << 30, 1 << 31) if cuda.usable(x, length)] == [4, 1 << 30]
 
 
 def test_transform_may_write_over_its_input_and_read_from_any_address(device):

@@ -83,7 +83,7 @@ def transforms(device: torch.device) -> Iterator[Row]:
 
 
 def sketches(device: torch.device) -> Iterator[Row]:
-    """Sketch, adjoint, the penalty's gradient, packing and unpacking at the sizes of models."""
+    """Sketch, adjoint, the penalty's gradient and unpacking at the sizes of models; packing waits for the device."""
     for model, n in WEIGHTS.items():
         w, phi = torch.randn(CLIENTS, n, device=device), srht(n, n // 10, 0)
         v, times = sign(torch.randn(phi.m, device=device)), max(2, (1 << 27) // w.numel())
