@@ -1,5 +1,7 @@
 """Recorded graphs: the bits of plain calls, results that stay, and what must not be recorded."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -30,6 +32,23 @@ def federation(clients=4, each=30):
 
 def test_tensors_of_the_cpu_are_left_alone():
     assert Graphs()("key", lambda own: own, {"x": torch.zeros(2)}) is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not permitted when stream is capturing"), torch.OutOfMemoryError()])
+def test_work_that_cannot_be_recorded_is_tried_once_and_leaves_the_random_state(monkeypatch, error):
+    tried, states = [], []
+
+    def record(self, work, given):
+        tried.append(work)
+        raise error
+
+    random = SimpleNamespace(clone_state=lambda: "before", graphsafe_set_state=states.append)
+    monkeypatch.setattr(torch.cuda, "default_generators", (random,))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(graphs._Graph, "record", record)
+    recorded = Graphs()
+    assert [recorded._graph("key", max, {}) for _ in range(4)] == [None] * 4
+    assert tried == [max] and states == ["before"]
 
 
 def test_a_recorded_cohort_knows_its_clients_and_samples_and_nothing_else():

@@ -91,6 +91,15 @@ def test_memory_that_ran_out_outside_of_torch_has_the_same_way_out(reason):
         raise RuntimeError(reason)
 
 
+def test_a_gpu_that_is_too_small_or_shared_is_named_with_who_has_its_memory(monkeypatch):
+    answers = {"is_available": True, "mem_get_info": (1 << 30, 8 << 30), "memory_reserved": 5 << 30}
+    for name, answer in {**answers, "get_device_name": "NVIDIA Toy"}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    said = "round 3: NVIDIA Toy has too little memory: 8.0 GiB, of which this process has 5.0, others 2.0; .*--chunk 10"
+    with pytest.raises(Failure, match=said), explained(torch.device("cuda", 0), "round 3", 20):
+        raise FULL
+
+
 def test_one_client_cannot_be_divided():
     with pytest.raises(Failure, match="smaller batch or model"), explained(CPU, "evaluation", 1):
         raise FULL
