@@ -173,6 +173,15 @@ def test_a_sketch_that_is_drawn_on_the_device_is_that_which_is_sent_to_it(device
         assert own.dtype == other.dtype and torch.equal(own.view(torch.int32), other.view(torch.int32))
 
 
+def test_a_sketch_is_not_placed_while_work_is_recorded(device, monkeypatch):
+    placed, late = (tables(srht(3000, 300, seed=5, round=round), device) for round in (0, 1))
+    placed.parts()
+    monkeypatch.setattr(cuda, "recording", lambda device: True)
+    placed.parts()
+    with pytest.raises(RuntimeError, match="before work with it is recorded"):
+        late.parts()
+
+
 @pytest.mark.parametrize("m, weights", [(1, [1]), (9, [3, 3]), (300, [1, 5, 2, 4]), (70, [1 << 40, 1, (1 << 40) - 1])])
 def test_a_vote_is_that_of_the_cpu(device, monkeypatch, m, weights):
     messages, previous = pack(numbers(len(weights), m)), pack(numbers(1, m)[0])

@@ -82,6 +82,11 @@ def sent(x: Tensor, device: torch.device) -> Tensor:
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
 
 
+def recording(device: torch.device) -> bool:
+    """Whether what the device is told now goes into a graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 @dataclass(frozen=True)
 class Picks:
     """The coordinates that S keeps, in the order of the tiles of a pass."""
@@ -134,6 +139,8 @@ class Tables:
     @cached_property
     def drawn(self) -> tuple[Tensor | None, Tensor]:
         """D and S on the device."""
+        if recording(self.device):  # they would be made anew in every replay, in memory of the graph
+            raise RuntimeError("a sketch must be on the device before work with it is recorded")
         if self.keys is None or self.log2 > cuda_bits.MOST:
             return None if self.signs is None else sent(self.signs, self.device), sent(self.rows, self.device)
         signs = None if self.signs is None else cuda_bits.signs(self.keys[0], self.n, self.device)
