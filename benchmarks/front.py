@@ -78,10 +78,9 @@ def measure(own, flags):
     folder, runs = Path(own.runs), []
     plan = [entry for seed in own.seeds for recipe in own.recipes for entry in planned(recipe, seed, own, flags)]
     order = {entry.name: place for place, entry in enumerate(plan)}
+    about = {"command": shlex.join(["python", "benchmarks/front.py", *sys.argv[1:]]), "environment": environment()}
     for entry in side_by_side(plan, folder, own.parallel):
         runs.append((order[entry.name], measured(entry, folder)))
-        found = environment()
-        about = {"command": shlex.join(["python", "benchmarks/front.py", *sys.argv[1:]]), "environment": found}
         write(Path(own.out), about, [run for _, run in sorted(runs, key=lambda item: item[0])])
         print(f"{len(runs)} of {len(plan)}: {entry.name} {runs[-1][1]['accuracy']:.2f}", flush=True)
 

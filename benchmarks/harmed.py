@@ -101,12 +101,12 @@ def main():
         if own.only in f"{partition}/{cap}/{'permuted' if permuted else 'plain'}/{lam}":
             alone = [] if permuted and lam != HARMED[0][2] else [((partition, cap, None, permuted), "local", seed, own)]
             jobs += [*alone, *((setting, name, seed, own) for name in KEEPS)]
-    rows, command = [], shlex.join(["python", *sys.argv])
+    rows, about = [], {**environment(own.device), "command": shlex.join(["python", *sys.argv])}
     with ProcessPoolExecutor(own.parallel, mp_context=get_context("spawn")) as pool:
         for row in pool.map(run, jobs):
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
-            result = {**environment(own.device), "command": command, "summary": summary(rows), "runs": rows}
+            result = {**about, "summary": summary(rows), "runs": rows}
             if own.out:  # row by row: what is cut off keeps what it has
                 Path(own.out).write_text(json.dumps(result, indent=1) + "\n")
     for line in summary(rows):

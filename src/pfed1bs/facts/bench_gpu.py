@@ -9,6 +9,7 @@ its method, model, clients, steps and batch, on random samples of the size of it
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -143,14 +144,11 @@ def recipes(device: torch.device, vgg16: bool) -> Iterator[Row]:
 
 def _random(known: Known, clients: int) -> Federation:
     """Random samples such as those of a data set: pictures with a label, or letters with the letters after them."""
-    every, (draw, classes) = torch.arange(clients * SAMPLES), (stream(0, "bench"), known.num_classes)
-    own = tuple(every.view(clients, SAMPLES))
     if known.mean:
-        return Federation(
-            torch.randn(len(every), *known.shape, generator=draw), every % classes, own, own, every, classes
-        )
-    text = torch.randint(classes, (len(every), *known.shape), generator=draw)
-    return Federation(text, text.roll(-1, 1), own, own, every, classes)
+        return _pictures(known.shape, known.num_classes, clients)
+    found, classes = _pictures((), known.num_classes, clients), known.num_classes
+    text = torch.randint(classes, (len(found.samples), *known.shape), generator=stream(0, "bench"))
+    return replace(found, inputs=text, labels=text.roll(-1, 1))
 
 
 def _rounds(
@@ -167,9 +165,13 @@ def _rounds(
 
 def federation(model: str) -> Federation:
     """Random samples for the inputs of a model."""
-    (shape, classes), every = MODELS[model], torch.arange(CLIENTS * SAMPLES)
-    x = torch.randn(len(every), *shape, generator=stream(0, "bench"))
-    own = tuple(every.view(CLIENTS, SAMPLES))
+    return _pictures(*MODELS[model], CLIENTS)
+
+
+def _pictures(shape: tuple[int, ...], classes: int, clients: int) -> Federation:
+    """Random numbers of a shape, the labels one after the other."""
+    every = torch.arange(clients * SAMPLES)
+    x, own = torch.randn(len(every), *shape, generator=stream(0, "bench")), tuple(every.view(clients, SAMPLES))
     return Federation(x, every % classes, own, own, every, classes)
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
+from pfed1bs.core.cuda import recording
 from pfed1bs.core.graphs import milliseconds
 from pfed1bs.nn.stacked import Backward, Pass, Places, leaf
 
@@ -45,7 +46,7 @@ def beside(first: Callable[[], Result], second: Callable[[], Other], like: Tenso
 
     While work for a GPU is recorded they share it, if they are too small to fill it one by one.
     """
-    if like.numel() >= FILLING or not (like.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if like.numel() >= FILLING or not recording(like.device):
         return first(), second()
     one, other = abreast(lambda i: (second if i else first)(), 2, like.device)
     return cast(Result, one), cast(Other, other)
