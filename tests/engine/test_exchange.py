@@ -143,6 +143,21 @@ def test_clients_that_share_memory_and_missed_different_rounds_end_apart():
     assert after["replica"].tolist() == [[3] * 10, [7] * 10, [3] * 10]
 
 
+@dataclass(frozen=True)
+class Patient(Adder):
+    """The same, but nothing comes of the broadcast of round 1."""
+
+    def absorb(self, clients, received, round):
+        return clients if round == 1 else super().absorb(clients, received, round)
+
+
+def test_news_for_some_after_news_for_all_leave_what_others_hold_alone():
+    news = [News("down", r, encode(Adder.down, {"amounts": torch.ones(2)}, kind="down", round=r)) for r in (1, 2)]
+    states = {"replica": torch.ones(2, 10)}
+    after, _ = hear(Patient(), states, [news[:1], news])
+    assert after["replica"].tolist() == [[1] * 10, [3] * 10] and states["replica"].tolist() == [[1] * 10] * 2
+
+
 def test_the_server_of_the_example_really_changes():
     assert play(Adder(), 2, [[0, 1], [0]])[-1].server["total"].tolist() == [12] * 5 + [-19] * 5
 
