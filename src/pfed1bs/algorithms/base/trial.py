@@ -48,7 +48,7 @@ class Trial:
     def seen(self, clients: State, cohort: Cohort) -> Tensor:
         """(S, N) the samples that an update may come from: all, unless a trial is on or near to one alone."""
         turn, alone = self.turn(clients).cpu(), clients["choice"].cpu() == ALONE
-        waits = (turn >= self.rounds + self.again - APART) | (cohort.sizes < FEW)
+        waits = (turn >= self.rounds + self.again - APART) | (cohort.sizes.cpu() < FEW)
         free = (turn >= self.rounds) & ~(waits & alone & bool(self.again))
         return ~self.held(cohort) | free[:, None]
 
