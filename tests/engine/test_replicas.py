@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from messages import VECTORS
 from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.core.errors import Failure, UserError
+from pfed1bs.core.rng import stream
 from pfed1bs.data import federate, load
 from pfed1bs.engine.exchange import hear, tell
 from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.rounds import Schedule, begin, prepare, simulate
+from pfed1bs.engine.workers import PIECE
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import checkpoint
@@ -79,6 +81,13 @@ def test_every_broadcast_holds_the_checksum_of_the_replica_it_leads_to_in_the_fi
         assert read_header(item.data).samples == zlib.crc32(bytes(8) + weights)
         after, _ = hear(algorithm, now.clients, [[item]] * 4)
         assert all(own.numpy().astype("<f4").tobytes() == weights for own in after["theta"])
+
+
+def test_long_replicas_have_the_same_checksum_on_any_number_of_threads(threads):
+    theta = torch.randn(2 * (PIECE // 4) + 3, generator=stream(0, "replica"))
+    for count in (1, 3):
+        threads(count)
+        assert checksum(bare(7), {"theta": theta}) == zlib.crc32((7).to_bytes(8, "little") + theta.numpy().tobytes())
 
 
 @keepers

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfed1bs.core.checks import crc32
+from pfed1bs.core.checks import crc32, joined
 from pfed1bs.engine.contract import Algorithm, State
+from pfed1bs.engine.workers import ahead, pieces
 
 WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a number: what shows all its bits
 
@@ -48,4 +49,7 @@ def _crc(seed: int, replica: Tensor) -> int:
     """CRC-32 of the seed in 8 bytes and the weights, little-endian: another seed has other projections, too."""
     values = replica.detach().cpu().contiguous().numpy()
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return crc32(little.data.cast("B"), crc32(seed.to_bytes(8, "little")))
+    parts, crc = pieces(little.reshape(-1).view("u1")), crc32(seed.to_bytes(8, "little"))
+    for part, own in zip(parts, ahead(lambda part: crc32(part.data), parts), strict=True):
+        crc = joined(crc, own, len(part))
+    return crc
