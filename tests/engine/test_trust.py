@@ -12,8 +12,8 @@ from pfed1bs.core.votes import pack, sign
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.rounds import Plan, begin, conclude
 from pfed1bs.engine.trust import Trust, clamped, finite
-from pfed1bs.engine.workers import PIECE
 from pfed1bs.engine.turns import Diverged
+from pfed1bs.engine.workers import PIECE
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import load

@@ -38,7 +38,7 @@ def _power(exponent: int) -> int:
 
 
 def _product(a: int, b: int) -> int:
-    """a b modulo the polynomial."""
+    """The product a b modulo the polynomial."""
     total = 0
     for i in reversed(range(32)):
         total ^= b if a >> i & 1 else 0
