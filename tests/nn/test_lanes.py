@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from pfed1bs.core import cuda_steps
 from pfed1bs.core.rng import stream
+from pfed1bs.nn import cuda_steps
 from pfed1bs.nn.lanes import abreast, beside, client_by_client, placed
 from pfed1bs.nn.stacked import Pass, Places
 

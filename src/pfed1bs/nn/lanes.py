@@ -10,9 +10,9 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-from pfed1bs.core import cuda_steps
 from pfed1bs.core.cuda import recording
 from pfed1bs.core.graphs import milliseconds
+from pfed1bs.nn import cuda_steps
 from pfed1bs.nn.stacked import Backward, Pass, Places, leaf
 
 LANES = 8  # streams

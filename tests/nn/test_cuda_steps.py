@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import gpu_twin
-from pfed1bs.core import cuda, cuda_steps, nvrtc
+from pfed1bs.core import cuda, nvrtc
 from pfed1bs.core.rng import stream
+from pfed1bs.nn import cuda_steps
 
 
 @pytest.fixture(params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])
