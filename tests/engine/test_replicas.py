@@ -2,6 +2,7 @@
 
 import zlib
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.rng import stream
 from pfed1bs.data import federate, load
+from pfed1bs.engine import turns
 from pfed1bs.engine.exchange import hear, tell
 from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.rounds import Schedule, begin, prepare, simulate
@@ -115,6 +117,21 @@ def test_copies_are_alike_until_one_bit_of_one_differs(name):
     now = begin(algorithm, 4)
     assert alike(algorithm, now.clients) and not alike(algorithm, spoiled(now, client=2).clients)
     assert alike(make("fedavg", TASK), now.clients), "a method without copies has none that differ"
+
+
+@pytest.mark.parametrize("name", ["pfed1bs-delta", "stc"])
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_clients_that_begin_before_their_replicas_are_compared_come_to_the_same(monkeypatch, name, chunk):
+    algorithm, asked = make(name, TASK), []
+    starts = [begin(algorithm, 4), spoiled(begin(algorithm, 4), client=2)]
+    later = [rounds(algorithm, start, rounds=3, chunk=chunk) for start in starts]
+    monkeypatch.setattr(turns, "early", lambda clients: asked.append(1) or True)
+    sooner = [rounds(algorithm, start, rounds=3, chunk=chunk) for start in starts]
+    assert asked
+    for one, other in zip(chain(*later), chain(*sooner), strict=True):
+        assert one.uplinks == other.uplinks and one.cohort.ids.tolist() == other.cohort.ids.tolist()
+        assert_same(one.progress.clients, other.progress.clients)
+        assert one.log.keys() == other.log.keys()
 
 
 @keepers
