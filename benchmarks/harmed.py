@@ -39,7 +39,7 @@ def federation(partition, cap, permuted, seed, validate):
     data = federate(mnist(), 20, partition, "official", seed=seed, **limits)
     if validate:  # training samples that the cap leaves over
         spare = tuple(rows[min(cap, len(rows) - 20) :][:400] for rows in data.train)
-        data = replace(data, train=tuple(rows[:cap] for rows in data.train), test=spare)
+        data = replace(data, train=tuple(rows[: min(cap, len(rows) - 20)] for rows in data.train), test=spare)
     if not permuted:
         return data
     cycle, names, labels = torch.randperm(10, generator=stream(seed, "cycle")), torch.arange(10), data.labels.clone()

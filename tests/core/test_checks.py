@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfed1bs.core import checks, native
-from pfed1bs.core.checks import crc32, finite, sealed
+from pfed1bs.core.checks import crc32, finite, joined, sealed
 from pfed1bs.core.rng import stream
 
 
@@ -24,6 +24,12 @@ def test_the_checksum_of_long_bytes_is_that_of_zlib(either_path):
     assert crc32(data) == zlib.crc32(data)
     for start in range(65):  # any alignment, any rest
         assert crc32(memoryview(data)[start : 4096 + 2 * start]) == zlib.crc32(data[start : 4096 + 2 * start])
+
+
+@given(st.binary(max_size=700), st.binary(max_size=700))
+def test_checksums_of_pieces_join_to_that_of_the_whole(first, second):
+    assert joined(crc32(first), crc32(second), len(second)) == zlib.crc32(first + second)
+    assert joined(0, crc32(second), 1 << 40) == crc32(second)  # nothing before, however long
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (3,), (3, 0, 100_000), (1,) * 70])

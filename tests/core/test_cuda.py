@@ -36,6 +36,13 @@ def tables(phi, device):
     return cuda.Tables(phi.n, phi.m, phi.signs, phi.rows, device, phi.keys)
 
 
+@pytest.mark.parametrize("m", [1, 20, 1000])
+def test_a_gpu_draws_the_signs_of_a_rotation_itself(device, monkeypatch, m):
+    monkeypatch.setattr(cuda, "usable", lambda x: True)
+    x = numbers(2, m)
+    assert torch.equal(Rotation(m, 5, 3)._signs(x.to(device)).cpu(), Rotation(m, 5, 3).signs)
+
+
 @pytest.mark.parametrize("log2", [2, 3, 5, 7, 8, 10, 12, 13, 14, 15, 16, 18])
 def test_transform_has_the_bits_of_the_butterfly(device, log2):
     x = numbers(3 if log2 < 15 else 2, 1 << log2)

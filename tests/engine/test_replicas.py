@@ -2,6 +2,7 @@
 
 import zlib
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +13,13 @@ from hypothesis import strategies as st
 from messages import VECTORS
 from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.core.errors import Failure, UserError
+from pfed1bs.core.rng import stream
 from pfed1bs.data import federate, load
+from pfed1bs.engine import turns
 from pfed1bs.engine.exchange import hear, tell
 from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.rounds import Schedule, begin, prepare, simulate
+from pfed1bs.engine.workers import PIECE
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import checkpoint
@@ -81,6 +85,13 @@ def test_every_broadcast_holds_the_checksum_of_the_replica_it_leads_to_in_the_fi
         assert all(own.numpy().astype("<f4").tobytes() == weights for own in after["theta"])
 
 
+def test_long_replicas_have_the_same_checksum_on_any_number_of_threads(threads):
+    theta = torch.randn(2 * (PIECE // 4) + 3, generator=stream(0, "replica"))
+    for count in (1, 3):
+        threads(count)
+        assert checksum(bare(7), {"theta": theta}) == zlib.crc32((7).to_bytes(8, "little") + theta.numpy().tobytes())
+
+
 @keepers
 def test_a_client_whose_replica_differs_says_so_is_not_counted_and_gets_the_snapshot(name):
     algorithm = make(name, TASK)
@@ -106,6 +117,21 @@ def test_copies_are_alike_until_one_bit_of_one_differs(name):
     now = begin(algorithm, 4)
     assert alike(algorithm, now.clients) and not alike(algorithm, spoiled(now, client=2).clients)
     assert alike(make("fedavg", TASK), now.clients), "a method without copies has none that differ"
+
+
+@pytest.mark.parametrize("name", ["pfed1bs-delta", "stc"])
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_clients_that_begin_before_their_replicas_are_compared_come_to_the_same(monkeypatch, name, chunk):
+    algorithm, asked = make(name, TASK), []
+    starts = [begin(algorithm, 4), spoiled(begin(algorithm, 4), client=2)]
+    later = [rounds(algorithm, start, rounds=3, chunk=chunk) for start in starts]
+    monkeypatch.setattr(turns, "early", lambda clients: asked.append(1) or True)
+    sooner = [rounds(algorithm, start, rounds=3, chunk=chunk) for start in starts]
+    assert asked
+    for one, other in zip(chain(*later), chain(*sooner), strict=True):
+        assert one.uplinks == other.uplinks and one.cohort.ids.tolist() == other.cohort.ids.tolist()
+        assert_same(one.progress.clients, other.progress.clients)
+        assert one.log.keys() == other.log.keys()
 
 
 @keepers

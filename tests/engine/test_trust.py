@@ -13,6 +13,7 @@ from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.rounds import Plan, begin, conclude
 from pfed1bs.engine.trust import Trust, clamped, finite
 from pfed1bs.engine.turns import Diverged
+from pfed1bs.engine.workers import PIECE
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import load
@@ -91,6 +92,15 @@ def test_a_state_that_is_not_finite_is_refused_with_the_clients_that_make_it_so(
     assert error.value.clients == [1, 3]
     assert finite({"a": torch.ones(2), "b": torch.ones(2, dtype=torch.uint8)})
     assert not finite({"a": torch.ones(2), "b": torch.tensor([1.0, float("nan")])})
+
+
+@pytest.mark.parametrize("place", [0, PIECE // 4 - 1, PIECE // 4, PIECE // 4 + 4])
+def test_one_number_of_a_long_state_that_is_not_finite_is_found(threads, place):
+    threads(2)
+    values = torch.ones(PIECE // 4 + 5)
+    assert finite({"a": values})
+    values[place] = float("inf")
+    assert not finite({"a": values})
 
 
 NEVER_NEGATIVE = {

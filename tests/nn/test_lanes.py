@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from pfed1bs.core.rng import stream
-from pfed1bs.nn.lanes import abreast, beside, client_by_client
+from pfed1bs.nn import cuda_steps
+from pfed1bs.nn.lanes import abreast, beside, client_by_client, placed
 from pfed1bs.nn.stacked import Pass, Places
 
 
@@ -27,6 +28,29 @@ def test_clients_side_by_side_have_the_outputs_and_gradients_of_autograd():
     assert torch.allclose(out["weight"], 3.5 - 2 * (error + 2).mT @ x, atol=1e-5)
     assert torch.allclose(out["bias"], 3.5 - 2 * (error + 2).sum(1), atol=1e-5)
     assert now.places.done == {"weight", "bias"}
+
+
+def test_gradients_that_a_kernel_takes_together_come_to_the_places_they_come_to_one_by_one(monkeypatch):
+    gradients = {"a": torch.ones(3), "b": None, "c": torch.ones(2, 2).T, "d": torch.full((2,), 4.0)}
+    taken = []
+
+    def take(places, gradients, keep, scale):
+        taken.extend(places)
+        for place, gradient in zip(places, gradients, strict=True):
+            place.copy_(keep * place + scale * gradient)
+
+    for keep in (0.5, 1.0, 0.0):
+        found = []
+        for able in (False, True):
+            monkeypatch.setattr(cuda_steps, "usable", lambda place, gradient, able=able: able and place.dim() == 1)
+            monkeypatch.setattr(cuda_steps, "take", take)
+            out = {name: torch.full((2, 2) if name == "c" else (3 - (name == "d"),), 7.0) for name in gradients}
+            places = Places(out, keep, -2.0)
+            placed(places, gradients)
+            assert places.done == {*gradients}
+            found.append(out)
+        assert all(torch.equal(found[0][name], found[1][name]) for name in gradients)
+    assert len(taken) == 4  # two parameters, where something is kept; NaN would stay with a factor of 0
 
 
 def test_work_on_the_cpu_is_done_in_order():

@@ -3,6 +3,7 @@
 import sys
 import zlib
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -13,12 +14,36 @@ from pfed1bs.core import native
 
 LITTLE = sys.byteorder == "little"
 PIECES = 64  # that a native call takes at once
+POLYNOMIAL = 0xEDB88320  # of CRC-32 without x^32, which is 1: the highest bit is the coefficient of x^0
 FUSED = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")  # how torch adds products there
 
 
 def crc32(data: bytes | memoryview, crc: int = 0) -> int:
     """zlib.crc32."""
     return native.crc32(data, crc) if native.enabled else zlib.crc32(data, crc)
+
+
+def joined(first: int, second: int, length: int) -> int:
+    """The CRC-32 of two pieces one after the other, from theirs and the bytes of the second."""
+    return _product(first, _power(8 * length)) ^ second
+
+
+@cache
+def _power(exponent: int) -> int:
+    """x^exponent modulo the polynomial."""
+    if exponent < 2:
+        return 1 << 31 - exponent
+    half = _power(exponent // 2)
+    return _product(_product(half, half), _power(exponent % 2))
+
+
+def _product(a: int, b: int) -> int:
+    """The product a b modulo the polynomial."""
+    total = 0
+    for i in reversed(range(32)):
+        total ^= b if a >> i & 1 else 0
+        b = b >> 1 ^ (POLYNOMIAL if b & 1 else 0)
+    return total
 
 
 def sealed(head: bytes, pieces: Sequence[bytes | memoryview], floats: int = 0) -> bytes | None:

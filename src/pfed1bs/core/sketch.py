@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from pfed1bs.core import cuda, native, rng
+from pfed1bs.core import cuda, cuda_bits, native, rng
 from pfed1bs.core.transform import blockwise, butterfly, check_float, linear, padded, recorded
 from pfed1bs.core.votes import unpack
 
@@ -166,11 +166,17 @@ class Rotation:
 
     def forward(self, q: Tensor) -> Tensor:
         """The rotated rows of q (..., m)."""
-        return blockwise(q * self.signs.to(q), self.sizes)
+        return blockwise(q * self._signs(q), self.sizes)
 
     def backward(self, r: Tensor) -> Tensor:
         """The inverse, which is the transpose."""
-        return blockwise(r, self.sizes) * self.signs.to(r)
+        return blockwise(r, self.sizes) * self._signs(r)
+
+    def _signs(self, x: Tensor) -> Tensor:
+        """The signs where x is; a GPU draws them itself."""
+        if not cuda.usable(x):
+            return self.signs.to(x)
+        return unpack(cuda_bits.signs(rng.key(self.seed, rng.ROTATION, self.round), self.m, x.device), self.m)
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -7,12 +7,24 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from pfed1bs.core.votes import unpack
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.store import Clients, Store
 from pfed1bs.engine.workers import ahead
 from pfed1bs.wire.codecs import Differences, Signs
-from pfed1bs.wire.messages import Codec, Kind, Message, decode, decoder, encode, encoder, fixed_size, read_header
+from pfed1bs.wire.messages import (
+    Codec,
+    Kind,
+    Layout,
+    Message,
+    decode,
+    decoder,
+    encode,
+    encoder,
+    fixed_size,
+    read_header,
+)
 
 PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
 LONG = 1 << 19  # bytes of a message from which it pays to wake other threads
@@ -126,7 +138,7 @@ def _absorbed(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News
             heard.setdefault(id(item), (item, []))[1].append(i)
     for item, at in sorted(heard.values(), key=lambda pair: pair[0].round):
         layout = algorithm.down if item.kind == "down" else algorithm.snapshot_layout
-        message = moved(decode(layout, item.data, kind=item.kind, round=item.round), device)
+        message = _moved(layout, decode(layout, item.data, kind=item.kind, round=item.round, packed=True), device)
         if message and len(at) == len(news):
             clients, own = algorithm.absorb(clients, message, item.round), False
         elif message:
@@ -152,7 +164,7 @@ def agreeing(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]
     than the server's, are a matter of the device and no mistake of a client.
     """
     device = next(iter(clients.values())).device
-    held = [] if device.type == "cuda" and alike(algorithm, clients) else checksums(algorithm, clients)
+    held = [] if device.type == "cuda" and bool(alike(algorithm, clients)) else checksums(algorithm, clients)
     if not held:
         return torch.ones(len(news), dtype=torch.bool)
     said = {item: read_header(item.data).samples for item in {items[-1] for items in news}}
@@ -254,6 +266,13 @@ def remember(
 def moved(state: State, device: torch.device) -> State:
     """The same tensors on a device."""
     return {name: value.to(device) for name, value in state.items()}
+
+
+def _moved(layout: Layout, message: Message, device: torch.device) -> Message:
+    """A message on a device, its packed signs unpacked there."""
+    signs = {name for name in message if isinstance(layout[name], Signs | Differences)}
+    there = moved(message, device)
+    return {name: unpack(value, layout[name].shape[0]) if name in signs else value for name, value in there.items()}
 
 
 def rows(state: Clients, at: Tensor) -> State:

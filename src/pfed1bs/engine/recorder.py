@@ -7,6 +7,7 @@ from typing import NoReturn, cast
 import torch
 from torch import Tensor
 
+from pfed1bs.core.cuda import sent
 from pfed1bs.core.graphs import Graphs
 from pfed1bs.data.batches import ClientBatches
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State, under, within
@@ -49,7 +50,7 @@ class Recorder:
         kind, device = bool(received), clients["w"].device
         if kind not in self._asked or self._asked[kind] is not None:
             pending = self._pending.setdefault(device, Pending(device)).become(cohort.round)
-            sized = cast(Cohort, _Sized(len(cohort.ids), cohort.sizes.to(device), pending))
+            sized = cast(Cohort, _Sized(len(cohort.ids), sent(cohort.sizes, device), pending))
             try:
                 return self._local(algorithm, clients, received, sized, batches)
             except Unknown:

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfed1bs.core.checks import crc32
+from pfed1bs.core.checks import crc32, joined
 from pfed1bs.engine.contract import Algorithm, State
+from pfed1bs.engine.workers import ahead, pieces
 
 WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a number: what shows all its bits
 
@@ -27,25 +28,33 @@ def checksums(algorithm: Algorithm, clients: State) -> list[int]:
     return [first if equal else _crc(algorithm.seed, row) for equal, row in zip(_same(held), held, strict=True)]
 
 
-def alike(algorithm: Algorithm, clients: State) -> bool:
-    """Whether the clients' replicas are copies of each other; yes for a method without them."""
+def alike(algorithm: Algorithm, clients: State) -> Tensor:
+    """Whether the clients' replicas are copies of each other, where they are; yes for a method without them."""
     held = algorithm.replica(clients) if algorithm.replicates else None
-    return held is None or all(_same(held))
+    if held is None or held.is_cpu or held.stride(0) == 0:
+        return torch.tensor(held is None or all(_same(held)))
+    return _bits(held).eq(_bits(held[:1])).all()  # nobody waits for a device
 
 
 def _same(held: Tensor) -> list[bool]:
     """Which of some replicas (S, n) are the first one, bit by bit: where they are, which is faster than a checksum."""
     if held.stride(0) == 0:
         return [True] * len(held)
-    bits = held.detach().view(WHOLE[held.element_size()])
     if not held.is_cpu:
-        return cast(list[bool], (bits == bits[:1]).all(1).tolist())
-    rows = bits.numpy()  # NumPy compares three times as fast as torch.equal
+        return cast(list[bool], _bits(held).eq(_bits(held[:1])).all(1).tolist())
+    rows = _bits(held).numpy()  # NumPy compares three times as fast as torch.equal
     return [np.array_equal(row, rows[0]) for row in rows]
+
+
+def _bits(held: Tensor) -> Tensor:
+    return held.detach().view(WHOLE[held.element_size()])
 
 
 def _crc(seed: int, replica: Tensor) -> int:
     """CRC-32 of the seed in 8 bytes and the weights, little-endian: another seed has other projections, too."""
     values = replica.detach().cpu().contiguous().numpy()
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return crc32(little.data.cast("B"), crc32(seed.to_bytes(8, "little")))
+    parts, crc = pieces(little.reshape(-1).view("u1")), crc32(seed.to_bytes(8, "little"))
+    for part, own in zip(parts, ahead(lambda part: crc32(part.data), parts), strict=True):
+        crc = joined(crc, own, len(part))
+    return crc

@@ -10,6 +10,7 @@ from torch import Tensor
 from pfed1bs.core import checks
 from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort, State
+from pfed1bs.engine.workers import ahead, pieces
 from pfed1bs.wire.codecs import Differences, Levels, Signs
 from pfed1bs.wire.messages import Layout, Message
 from pfed1bs.wire.rows import CountedRows
@@ -67,7 +68,7 @@ def finite(state: State) -> bool:
 
 def _finite(value: Tensor) -> bool:
     if value.is_cpu and value.dtype == torch.float32:
-        return checks.finite(value.detach().numpy())
+        return all(ahead(checks.finite, pieces(value.detach().contiguous().view(-1).numpy())))
     return bool(torch.isfinite(value).all())
 
 

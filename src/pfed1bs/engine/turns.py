@@ -11,6 +11,7 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, agreeing, differing, hear, replaced, rows, say
 from pfed1bs.engine.recorder import Recorder
+from pfed1bs.engine.replicas import alike
 from pfed1bs.engine.store import Changes, Clients, Store
 from pfed1bs.wire.messages import Message
 
@@ -55,6 +56,11 @@ class Turn:
         algorithm, some, news = self.algorithm, self.cohort.rows(at), [self.news[i] for i in at.tolist()]
         mine = rows(self.clients, some.ids if self.places is None else self.places[at])
         mine, received = hear(algorithm, mine, news)
+        if early(mine):
+            try:
+                return self._work(at, some, mine, received, alike(algorithm, mine))
+            except Apart:  # which of them is asked, and the work begun anew
+                pass
         right = agreeing(algorithm, mine, news)
         if bool(right.all()):
             return self._work(at, some, mine, received)
@@ -65,8 +71,8 @@ class Turn:
         work = self._work(at[right], some.rows(right), rows(mine, right.nonzero().flatten()), received)
         return replace(work, differing=said)
 
-    def _work(self, at: Tensor, some: Cohort, mine: State, received: Message) -> Work:
-        """What clients that have heard do and say."""
+    def _work(self, at: Tensor, some: Cohort, mine: State, received: Message, sure: Tensor | None = None) -> Work:
+        """What clients that have heard do and say; Apart, if their replicas are not `sure` to be right."""
         algorithm = self.algorithm
         batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
         mine, said = self.local(algorithm, mine, received, some, batches)
@@ -76,7 +82,7 @@ class Turn:
             if int(at[-1]) == len(self.cohort.ids) - 1:  # none of this round is left
                 self.local.foresee(later.round)
         mine, log = split_log(mine)
-        check(mine, log, some)
+        check(mine, log, some, sure)
         try:
             return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
         except ValueError:  # no codec takes numbers that are not finite
@@ -101,13 +107,29 @@ def split_log(state: State) -> tuple[State, State]:
     return {name: value for name, value in state.items() if not name.startswith("log/")}, log
 
 
-def check(clients: State, log: State, cohort: Cohort) -> None:
-    """Stop when a client's weights, anything else that it keeps or says, or its loss are not finite."""
+class Apart(Exception):
+    """Replicas differ from each other."""
+
+
+def early(clients: State) -> bool:
+    """Whether clients begin to work before it is known that their replicas are right: a device has to be waited for."""
+    return next(iter(clients.values())).is_cuda
+
+
+def check(clients: State, log: State, cohort: Cohort, sure: Tensor | None = None) -> None:
+    """Stop when a client's weights, anything else that it keeps or says, or its loss are not finite.
+
+    Apart, if `sure`, which is read with all that, is false.
+    """
     kept = [value.reshape(len(value), -1).sum(1) for value in clients.values() if value.is_floating_point()]
     finite = [torch.isfinite(value) for value in [*kept, *([log["loss"]] if "loss" in log else [])]]
-    good = torch.ones(len(cohort.ids), dtype=torch.bool)
+    good, same = torch.ones(len(cohort.ids), dtype=torch.bool), torch.tensor(True) if sure is None else sure
     if finite:  # brought together where they are: every word from a device is a wait for it
-        good &= torch.stack([one.to(finite[0].device) for one in finite]).all(0).cpu()
+        found = torch.stack([one.to(finite[0].device) for one in finite]).all(0)
+        told = torch.cat([found, same.to(found.device).view(1)]).cpu()
+        good, same = told[:-1], told[-1]
+    if not bool(same):
+        raise Apart
     if not bool(good.all()):
         bad = cohort.ids[~good].tolist()
         who = ", ".join(map(str, bad))

@@ -9,15 +9,19 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Number = TypeVar("Number", bound=np.generic)
 
 
 CPU = torch.device("cpu")
 MANY = 1 << 21  # numbers
+PIECE = 1 << 22  # bytes
 AHEAD = 6  # results that are made before they are needed
 _threads = ContextVar("threads", default=0)  # before somebody computed alone; 0: nobody does
 
@@ -66,6 +70,11 @@ def ahead(work: Callable[[Item], Result], items: Iterable[Item], most: int = AHE
         for future in under_way:
             future.cancel()
         wait(under_way)
+
+
+def pieces(values: NDArray[Number]) -> list[NDArray[Number]]:
+    """Values (n,) cut so that it pays to look at each piece on a thread of its own."""
+    return [values[i : i + PIECE // values.itemsize] for i in range(0, len(values), PIECE // values.itemsize)]
 
 
 def portions(clients: int, chunk: int | None, device: torch.device = CPU) -> list[Tensor]:

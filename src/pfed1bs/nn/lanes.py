@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pfed1bs.core.cuda import recording
 from pfed1bs.core.graphs import milliseconds
+from pfed1bs.nn import cuda_steps
 from pfed1bs.nn.stacked import Backward, Pass, Places, leaf
 
 LANES = 8  # streams
@@ -91,8 +92,21 @@ def _back(now: Pass, leaves: Mapping[str, Tensor], values: tuple[Tensor, Tensor]
     with torch.autograd.set_multithreading_enabled(False):  # on this thread, which has the device's libraries at hand
         gradients = torch.autograd.grad(outputs, list(leaves.values()), errors, allow_unused=True)
     rows = Places({name: now.places.out[name][client] for name in leaves}, now.places.keep, now.places.scale)
-    for name, gradient in zip(leaves, gradients, strict=True):
-        rows.add(name, gradient)
+    placed(rows, dict(zip(leaves, gradients, strict=True)))
+
+
+def placed(places: Places, gradients: Mapping[str, Tensor | None]) -> None:
+    """Bring gradients to their places; on a GPU all of them in one pass and one launch."""
+    joint = {
+        name: gradient
+        for name, gradient in gradients.items()
+        if places.keep and gradient is not None and cuda_steps.usable(places.out[name], gradient)
+    }
+    cuda_steps.take([places.out[name] for name in joint], [*joint.values()], places.keep, places.scale)
+    places.done.update(joint)
+    for name, gradient in gradients.items():
+        if name not in joint:
+            places.add(name, gradient)
 
 
 class Ways:

@@ -12,7 +12,7 @@ from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, chosen, model_of, stack
 from pfed1bs.engine.exchange import moved
-from pfed1bs.nn.descent import Descent, Walk
+from pfed1bs.nn.descent import Descent, Near, Walk
 from pfed1bs.nn.lanes import beside
 
 
@@ -60,12 +60,11 @@ class Keeping:
 
     def near(self, model: State, lam: float | Tensor, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> State:
         """The model after its steps, held near theta, and its buffers with it."""
-        walk, room = Walk(model["w"], None, buffers_of(model), torch.zeros(len(theta))), theta.new_empty(theta.shape)
+        walk, near = Walk(model["w"], None, buffers_of(model), torch.zeros(len(theta))), Near(theta, lam)
         for x, y in batches:
             if self.keep == "best":
                 one_label("pfed1bs-delta with algorithm.keep = best", y)
-            pull = torch.sub(walk.w, theta, out=room).mul_(lam)  # in the same memory at every step, which is warm
-            walk = self.descent.advance(walk, x, y, pull, 1.0)
+            walk = self.descent.approach(walk, x, y, near)
         return {"w": walk.w, **walk.buffers}
 
     def best(self, clients: State, u: State, cohort: Cohort, batches: Batches) -> State:
