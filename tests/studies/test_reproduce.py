@@ -16,6 +16,7 @@ from pfed1bs.nn.task import Task
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import read
 from pfed1bs.studies import finished, plan, sheets, sweeps
+from pfed1bs.studies.cells import Entered
 from pfed1bs.studies.comparison import Entry
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -132,6 +133,9 @@ def test_a_row_with_other_settings_is_another_run(quick, tmp_path):
     assert not finished.same({**row, "config": {**row["config"], "sampled": 5}}, config)
     known, every = finished.Finished(tmp_path), replace(config, sampled=config.clients)
     known.join([row], [replace(run, entry=replace(run.entry, config=every))])
+    again = finished.Finished(tmp_path / "again")
+    again.join(known.rows, [run])
+    assert "sampled" not in again.rows[0]["config"]  # otherwise a picture would tell the two apart
     assert [joined["config"]["sampled"] for joined in known.rows] == [config.clients]  # one line in pictures
     old = {key: value for key, value in row["config"]["algorithm"].items() if key != "tune"}  # an option of later days
     assert finished.same({**row, "config": {**row["config"], "algorithm": old}}, config)
@@ -203,7 +207,7 @@ def test_every_cell_of_the_paper_stands_beside_a_run(name):
 )
 def test_a_cell_is_reproduced_within_a_point_or_two_deviations(accuracies, verdict):
     found = [{"summary": {"accuracy": value}} for value in accuracies]
-    cell = sheets.Entered("mnist", "pfed1bs", "mnist", 2, found, (97.83, 0.02))
+    cell = Entered("mnist", "pfed1bs", "mnist", 2, found, (97.83, 0.02))
     assert cell.verdict == verdict and (cell.ours == "not run") == (not accuracies)
 
 
@@ -212,18 +216,18 @@ def test_a_cell_is_compared_with_training_alone_seed_by_seed():
         return {"summary": {"seed": seed, "accuracy": accuracy}}
 
     base = [row(0, 90.0), row(1, 80.0), row(2, 70.0)]
-    cell = sheets.Entered("mnist", "pfed1bs", "mnist", 3, [row(1, 80.1), row(0, 90.3), {"diverged": True}], None, base)
+    cell = Entered("mnist", "pfed1bs", "mnist", 3, [row(1, 80.1), row(0, 90.3), {"diverged": True}], None, base)
     assert cell.difference.values == pytest.approx((0.3, 0.1))
     low, high = cell.difference.interval()
     assert cell.apart.startswith(f"+0.20 ({low:+.2f} to {high:+.2f}), p 0.") and low < 0 < high
-    alone = sheets.Entered("mnist", "local", "mnist", 3, base, None, base)
+    alone = Entered("mnist", "local", "mnist", 3, base, None, base)
     assert alone.difference is None and alone.apart == ""
 
 
 def test_a_table_has_the_last_diagnostics_and_no_number_where_one_is_not_finite():
     def cell(*pulls):
         rows = [{"summary": {"accuracy": 90.0}, "curve": {"agreement": [0.5, 0.9375], "pull": pull}} for pull in pulls]
-        return sheets.Entered("mnist", "pfed1bs", "mnist", 2, rows, logged=target.logged)
+        return Entered("mnist", "pfed1bs", "mnist", 2, rows, logged=target.logged)
 
     target = plan.Target("", "", logged=("agreement", "pull"))
     text = sheets.markdown(target, [cell([0.1, 0.2], [0.1, 0.4]), cell([0.1, 0.2], [0.1, inf])])
@@ -241,19 +245,50 @@ def test_a_picture_against_an_option_leaves_out_what_is_not_finite_at_the_end(qu
 
 def test_a_table_with_methods_across_counts_the_settings_that_were_not_run():
     target = plan.Target("", "", across="methods")
-    done = sheets.Entered("iid", "local", "mnist", 1, [{"summary": {"accuracy": 90.0}}])
-    left = sheets.Entered("labels:2", "local", "mnist", 1, [])
+    done = Entered("iid", "local", "mnist", 1, [{"summary": {"accuracy": 90.0}}])
+    left = Entered("labels:2", "local", "mnist", 1, [])
     assert sheets.markdown(target, [done, left]).splitlines()[2:] == [
         *("| iid | 90.00 |", "", "Settings that were not run: 1 of 2.")
     ]
     assert sheets.markdown(target, [left]) == "Settings that were not run: 1 of 1.\n"
 
 
+def test_a_table_with_methods_across_tells_differences_and_of_how_many_seeds():
+    def rows(*accuracies):
+        return [{"summary": {"seed": seed, "accuracy": value}} for seed, value in enumerate(accuracies)]
+
+    target, base, one = plan.Target("", "", across="methods", against="local"), rows(90.0, 80.0), rows(70.0)
+    found = [Entered("iid", "local", "mnist", 2, base, None, base), Entered("labels:2", "local", "mnist", 2, one)]
+    found += [Entered("iid", "ditto", "mnist", 2, rows(91.0, 83.0), None, base)]
+    found += [Entered("labels:2", "ditto", "mnist", 2, rows(71.25, 60.0), None, one)]
+    assert sheets.markdown(target, found).splitlines()[5:] == [
+        "| minus `local`, p of within 0.3 | ditto |",
+        "| --- | --- |",
+        f"| iid | {found[2].apart}; 2 seeds |",
+        "| labels:2 | +1.25; 1 seed |",
+    ]
+    assert found[3].facts["difference"] == {"mean": 1.25, "seeds": 1} and "equal_within" not in found[3].facts
+
+
+def test_a_cell_tells_its_highest_evaluation_and_what_is_lost_from_there():
+    def row(seed, *curve):
+        rounds = [9, 19, 29][: len(curve)]
+        return {"summary": {"seed": seed, "accuracy": curve[-1]}, "curve": {"round": rounds, "accuracy": [*curve]}}
+
+    cell = Entered("mnist", "ditto", "mnist", 2, [row(0, 80.0, 92.0, 91.0), row(1, 90.0, 88.0, 85.0)], peaks=True)
+    assert cell.highest[0] == 20 and cell.highest[1].mean == 90.0 and cell.lost.values == (-1.0, -3.0)
+    target = plan.Target("", "", peaks=True)
+    assert "| 90.00 \u00b1 2.83 | 20 | -2.00 (-14.71 to +10.71) |" in sheets.markdown(target, [cell])
+    rising = Entered("mnist", "local", "mnist", 1, [row(0, 80.0, 81.0)], peaks=True)
+    assert rising.highest[0] == 20 and rising.lost is None and "since_highest" not in rising.facts
+    assert Entered("mnist", "local", "mnist", 1, [], peaks=True).highest is None
+
+
 def test_costs_that_cannot_be_right_are_marked():
-    cell = sheets.Entered("mnist", "eden lr=0.1", "mnist", 3, [], (96.5, 0.35))
+    cell = Entered("mnist", "eden lr=0.1", "mnist", 3, [], (96.5, 0.35))
     assert cell.cost == "12.15 cannot be right"
-    assert sheets.Entered("svhn", "zsign", "svhn", 3, [], (85.33, 1.05)).cost == "22.04"
-    assert sheets.Entered("mnist", "ditto", "mnist", 3, []).cost == ""
+    assert Entered("svhn", "zsign", "svhn", 3, [], (85.33, 1.05)).cost == "22.04"
+    assert Entered("mnist", "ditto", "mnist", 3, []).cost == ""
 
 
 def test_capabilities_are_those_of_the_paper(quick):

@@ -22,9 +22,9 @@ from pfed1bs.report.results import CAPTION, labelled, plain, results
 from pfed1bs.report.statistics import MOST, Against, ranged
 from pfed1bs.runs.config import Options
 from pfed1bs.runs.run import Run
+from pfed1bs.studies.cells import Entered
 from pfed1bs.studies.chosen import table
 from pfed1bs.studies.comparison import Entry
-from pfed1bs.studies.sheets import Entered
 from pfed1bs.studies.tuning import Study
 
 RIGHT = [False, True, True, True, False, False]

@@ -47,7 +47,7 @@ def accuracy_bytes(shown: Sequence[Shown]) -> Picture | None:
         ends += [_level(axes, item, points[0]) for item, points in silent]
         axes.set_ylabel(f"personal {metric.words}")
         name_ends(figure, axes, ends, free=True)
-    return Picture(figure, HEADS, _points([*talking, *silent]))
+    return Picture(figure, HEADS, points_of([*talking, *silent]))
 
 
 def accuracy_rounds(shown: Sequence[Shown]) -> Picture | None:
@@ -82,7 +82,7 @@ def diagnostics(shown: Sequence[Shown]) -> Picture | None:
         most = max(panels.values(), key=len)
         if len(most) > 1:
             legend(figure, figure.axes[list(panels.values()).index(most)])
-    lines = [[key, *line] for key, found in panels.items() for line in _points(found)]
+    lines = [[key, *line] for key, found in panels.items() for line in points_of(found)]
     return Picture(figure, ("diagnostic", *HEADS), lines)
 
 
@@ -99,7 +99,7 @@ def _over_rounds(found: list[Curve], words: str, log: bool = False) -> Picture |
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("")
         name_ends(figure, axes, ends)
-    return Picture(figure, HEADS, _points(found))
+    return Picture(figure, HEADS, points_of(found))
 
 
 def _axes(found: Sequence[Curve]) -> tuple["Figure", "Axes"]:
@@ -113,7 +113,8 @@ def _logged(shown: Sequence[Shown], key: str) -> list[Curve]:
     return [(item, points) for item in shown if (points := item.group.curve(key))]
 
 
-def _points(found: Sequence[Curve]) -> list[list[object]]:
+def points_of(found: Sequence[Curve]) -> list[list[object]]:
+    """What curves show, a line for every point."""
     return [
         [item.group.label, point.rounds, round(point.sent), *told(point.value)]
         for item, points in found

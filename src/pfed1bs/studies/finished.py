@@ -68,7 +68,8 @@ class Finished:
             fitting = [row for row in alike if same(row, run.entry.config)]
             if fitting and not self.find(run):
                 told = {"sampled": run.entry.config.sampled} if run.entry.config.sampled else {}  # all, said or not
-                config = {**cast(Json, fitting[0]["config"]), **told}
+                plain = {key: value for key, value in cast(Json, fitting[0]["config"]).items() if key != "sampled"}
+                config = {**plain, **told}
                 self.add({**fitting[0], "part": run.part, "label": run.label, "config": config})
 
 

@@ -79,6 +79,7 @@ class Target:
     against: str = ""  # a label that the others are compared with, seed by seed
     times: bool = False  # whether its table has seconds
     logged: Sequence[str] = ()  # loss or diagnostics of the last evaluation that its table has
+    peaks: bool = False  # whether its table has the highest evaluation, and what is lost from there to the end
     totals: bool = False  # whether its table has the bytes of all rounds, in place of those of a round
     ticks: Mapping[str, str] = field(default_factory=dict)  # of the paper's table of capabilities
     paper: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # label, data set: mean, deviation

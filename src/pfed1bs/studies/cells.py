@@ -1,0 +1,159 @@
+"""A cell of a table of `pfed1bs reproduce`: the runs of a method with one setting, and what is said of them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import hypot, isfinite
+from typing import cast
+
+from pfed1bs.facts import costs
+from pfed1bs.report.groups import Spread
+from pfed1bs.report.records import Json
+from pfed1bs.report.statistics import MARGIN, Difference
+
+CLOSE = 1.0  # points; nearer, or within two deviations of the difference, a cell counts as reproduced
+OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
+COSTS = {
+    (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell
+    for cell in costs.paper_table()
+}
+NUMBERS = (
+    "accuracy accuracy_late accuracy_global accuracy_tuned mib_per_round total_mib ratio_to_fedavg seconds rounds"
+).split()
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A cell: the runs of a method with one setting."""
+
+    part: str
+    label: str
+    data: str
+    wanted: int  # seeds
+    rows: Sequence[Json]
+    paper: Sequence[float] | None = None  # mean and deviation
+    base: Sequence[Json] = ()  # the runs that it is compared with
+    logged: Sequence[str] = ()  # diagnostics that it has
+    peaks: bool = False  # whether its highest evaluation is told
+
+    def spread(self, key: str) -> Spread | None:
+        """A number of the summaries over seeds, or a diagnostic; None where a run has none, or there is none."""
+        values = [_end(row, key) if key in self.logged else _summed(row, key) for row in self.rows]
+        found = [float(str(value)) for value in values if value is not None]
+        return Spread.of(found, key) if found and len(found) == len(values) and all(map(isfinite, found)) else None
+
+    @property
+    def ours(self) -> str:
+        """What came out."""
+        if any("diverged" in row for row in self.rows):
+            return "diverged"
+        return told(self.spread("accuracy")) if self.rows else "not run"
+
+    @property
+    def verdict(self) -> str:
+        """How it compares with the paper's."""
+        value = self.spread("accuracy")
+        if value is None or self.paper is None:
+            return ""
+        apart, deviation = value.mean - self.paper[0], hypot(value.deviation or 0, *self.paper[1:])
+        if abs(apart) <= max(CLOSE, 2 * deviation):
+            return "reproduced"
+        return f"differs: {abs(apart):.2f} {'higher' if apart > 0 else 'lower'}"
+
+    @property
+    def cost(self) -> str:
+        """What the paper prints for a round, and whether that can be."""
+        printed = COSTS.get((self.label.partition(" ")[0], self.data)) if self.paper else None
+        return "" if printed is None else printed.printed + (" cannot be right" if printed.wrong else "")
+
+    @property
+    def difference(self) -> Difference | None:
+        """Seed by seed to the runs it is compared with, over the seeds that both have; None without any."""
+        return _paired(_ends(self.rows), _ends(self.base)) if self.rows is not self.base else None
+
+    @property
+    def apart(self) -> str:
+        """The difference in words: mean, interval, and how sure it is that it lies within the margin."""
+        if self.difference is None or len(self.difference.values) < 2:
+            return ""
+        return f"{between(self.difference)}, p {self.difference.equal():.3f}"
+
+    @property
+    def highest(self) -> tuple[int, Spread] | None:
+        """The evaluation with the highest mean over the seeds: after how many rounds, and what they have there."""
+        curves = _curves(self.rows)
+        common = set.intersection(*map(set, curves.values())) if curves else set()
+        found = {at: Spread.of([curve[at] for curve in curves.values()], "accuracy") for at in common}
+        best = max(found, key=lambda at: (found[at].mean, -at), default=None)
+        return None if best is None else (best, found[best])
+
+    @property
+    def lost(self) -> Difference | None:
+        """From the highest evaluation to the end, seed by seed; None where the end is the highest."""
+        curves, (at, _) = _curves(self.rows), self.highest or (0, None)
+        ends = {seed: curve[max(curve)] for seed, curve in curves.items()}
+        return _paired(ends, {seed: curve[at] for seed, curve in curves.items() if at < max(curve)})
+
+    @property
+    def facts(self) -> Json:
+        """Everything, for a file."""
+        found = {key: value for key in (*NUMBERS, *self.logged) if (value := self.spread(key))}
+        about: Json = {"part": self.part, "label": self.label, "data": self.data, "wanted": self.wanted}
+        about |= {"seeds": len(self.rows), **{key: asdict(value) for key, value in found.items()}}
+        if item := self.difference:
+            about["difference"] = _facts(item)
+            about |= {"equal_within": {"margin": MARGIN, "p": item.equal()}} if len(item.values) > 1 else {}
+        if self.peaks and self.highest:
+            about["highest"] = {"after": self.highest[0], **asdict(self.highest[1])}
+            about |= {"since_highest": _facts(self.lost)} if self.lost else {}
+        return {**about, "paper": self.paper, "verdict": self.verdict}
+
+
+def told(value: Spread | None) -> str:
+    """Mean and deviation."""
+    if value is None:
+        return ""
+    return f"{value.mean:.2f}" + ("" if value.deviation is None else f" \u00b1 {value.deviation:.2f}")
+
+
+def _summed(row: Json, key: str) -> object:
+    return cast(Json, row.get("summary", {})).get(key)
+
+
+def _end(row: Json, key: str) -> object:
+    """The last value of a diagnostic."""
+    return (cast(dict[str, list[object]], row.get("curve", {})).get(key) or [None])[-1]
+
+
+def between(found: Difference) -> str:
+    """A difference and its interval; of one seed the difference alone."""
+    if len(found.values) < 2:
+        return f"{found.mean:+.2f}"
+    low, high = found.interval()
+    return f"{found.mean:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def _facts(found: Difference) -> Json:
+    more = {"interval": found.interval(), "p": found.different()} if len(found.values) > 1 else {}
+    return {"mean": found.mean, "seeds": len(found.values), **more}
+
+
+def _paired(ours: dict[int, float], theirs: dict[int, float]) -> Difference | None:
+    values = tuple(ours[seed] - theirs[seed] for seed in sorted({*ours} & {*theirs}))
+    return Difference("", "", values) if values else None
+
+
+def _ends(rows: Sequence[Json]) -> dict[int, float]:
+    """By seed, the accuracies of runs that did not diverge."""
+    found = [cast(Json, row["summary"]) for row in rows if "summary" in row]
+    return {int(str(summary["seed"])): float(str(summary["accuracy"])) for summary in found if "seed" in summary}
+
+
+def _curves(rows: Sequence[Json]) -> dict[int, dict[int, float]]:
+    """By seed, the accuracy after so many rounds."""
+    found = {}
+    for row in rows:
+        curve, seed = cast(dict[str, list[float]], row.get("curve", {})), _summed(row, "seed")
+        if "accuracy" in curve:
+            rounds = (int(number) + 1 for number in curve["round"])
+            found[int(str(seed))] = dict(zip(rounds, curve["accuracy"], strict=True))
+    return found
