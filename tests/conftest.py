@@ -7,6 +7,7 @@ import torch
 
 from fresh import Fresh
 from pfed1bs.core import native
+from pfed1bs.wire import messages as wire
 
 
 def pytest_addoption(parser):
@@ -68,3 +69,13 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The layouts of the payloads that were decoded."""
+    found, fields = [], wire._fields
+    monkeypatch.setattr(
+        "pfed1bs.wire.messages._fields", lambda layout, *rest: found.append([*layout]) or fields(layout, *rest)
+    )
+    return found

@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 import torch
 
-from flower_desk import RUN, Desk, same
 from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.data import federate, load
 from pfed1bs.engine import resting as module
@@ -146,14 +145,3 @@ def test_a_run_that_ends_early_is_judged_saved_and_finished(tmp_path):
     again = Run.prepare(replace(config, rest=0.0, rounds=2), tmp_path / "other")
     list(again.rounds())
     assert again.summary["rested"] is False and finished(again)
-
-
-def test_a_network_rests_and_ends_as_the_simulator_does(tmp_path):
-    told = {**RUN, "algorithm.name": "pfed1bs-delta", "rounds": 6, "rest": 1e9}
-    desk = Desk(told, tmp_path)
-    over_network = list(desk.server().rounds())
-    simulated = list(simulate(desk.algorithm, desk.data, rounds=6, steps=2, batch=8))
-    assert len(over_network) == len(simulated) == 1 and over_network[-1].last
-    assert over_network[0].uplinks == simulated[0].uplinks
-    for k, state in desk.states(over_network[-1].progress).items():
-        assert same(state, rows(simulated[-1].progress.clients, torch.tensor([k])))

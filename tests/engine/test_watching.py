@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from flower_desk import RUN, Desk
 from pfed1bs import Schedule, build, evaluate, federate, load, simulate
 from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.engine.exchange import listen
@@ -13,7 +12,6 @@ from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import load as configured
 from pfed1bs.runs.diagnostics import apart, group_hamming, hamming, label_groups
 from pfed1bs.runs.run import Run
-from pfed1bs.wire import messages as wire
 
 
 @dataclass(frozen=True)
@@ -33,43 +31,12 @@ def method(data, cls=PFed1BS):
     return cls(Task(build("mlp", data.shape, data.num_classes)), ratio=0.01)
 
 
-@pytest.fixture
-def decoded(monkeypatch):
-    """The layouts of the payloads that were decoded."""
-    found, fields = [], wire._fields
-    monkeypatch.setattr(
-        "pfed1bs.wire.messages._fields", lambda layout, *rest: found.append([*layout]) or fields(layout, *rest)
-    )
-    return found
-
-
 def test_a_run_decodes_every_uplink_once_though_it_judges_every_round(tmp_path, decoded):
     words = ["--clients", "4", "--sampled", "3", "--steps", "1", "--batch", "8", "--data.partition", "labels:2"]
     words += ["--rounds", "3", "--evaluate_every", "1", "--out", str(tmp_path / "run")]
     records = list(Run.prepare(configured(None, words)).rounds())
     assert decoded.count(["sketch"]) == 3 * 3
     assert all("hamming_within" in record or "hamming_between" in record for record in records)
-
-
-@pytest.mark.parametrize("run", [RUN, {**RUN, "algorithm.code": "entropy"}, {**RUN, "algorithm.name": "fedavg"}])
-def test_a_server_decodes_an_answer_when_it_comes_and_when_it_is_counted(tmp_path, decoded, run):
-    desk = Desk(run, tmp_path)
-    rounds = list(desk.server().rounds())
-    up = [*desk.algorithm.up]
-    assert len(rounds) == 3 and up != [*desk.algorithm.down]
-    assert decoded.count(up) == 2 * 3 * 4
-
-
-def test_until_then_a_server_keeps_the_bytes_of_an_answer_alone(tmp_path):
-    desk = Desk({**RUN, "algorithm.name": "fedpaq"}, tmp_path)
-    server, kept = desk.server(), []
-    counted = server._counted
-    server._counted = lambda now, plan, answers, *rest: (
-        kept.extend(answers.values()) or counted(now, plan, answers, *rest)
-    )
-    list(server.rounds())
-    assert len(kept) == 12 and all({*vars(answer)} == {"up", "samples", "log"} for answer in kept)
-    assert all(type(value) is float for answer in kept for value in answer.log.values())
 
 
 def test_a_decoded_message_can_be_heard_again_whatever_was_done_with_it():
