@@ -77,11 +77,16 @@ def summary(rows):
             continue
         means = {name: fmean(values.values()) for name, values in scores.items()}
         bar = "local" if permuted else max(("local", "prox"), key=means.get)
-        gap = Difference("best", bar, tuple(scores["best"][seed] - scores[bar][seed] for seed in scores["best"]))
-        low, high = gap.interval() if len(scores["best"]) > 1 else (None, None)
         line = {**setting, "lam": lam, "judged": kind, **{name: round(mean, 2) for name, mean in means.items()}}
-        found.append({**line, "against": bar, "difference": round(gap.mean, 3), "interval": [low, high]})
+        line |= {"against": bar, **apart(scores["best"], scores[bar])}
+        found.append({**line, "prox_minus_local": apart(scores["prox"], scores["local"])})
     return found
+
+
+def apart(ours, theirs):
+    """The mean difference seed by seed, and its interval."""
+    gap = Difference("", "", tuple(ours[seed] - theirs[seed] for seed in ours))
+    return {"difference": round(gap.mean, 3), "interval": [*gap.interval()] if len(ours) > 1 else [None, None]}
 
 
 def main():

@@ -261,7 +261,10 @@ def test_a_table_with_methods_across_tells_differences_and_of_how_many_seeds():
     found = [Entered("iid", "local", "mnist", 2, base, None, base), Entered("labels:2", "local", "mnist", 2, one)]
     found += [Entered("iid", "ditto", "mnist", 2, rows(91.0, 83.0), None, base)]
     found += [Entered("labels:2", "ditto", "mnist", 2, rows(71.25, 60.0), None, one)]
-    assert sheets.markdown(target, found).splitlines()[5:] == [
+    assert sheets.markdown(target, found).splitlines()[2:] == [
+        f"| iid | {found[0].ours} | {found[2].ours} |",
+        f"| labels:2 | 70.00 (1 of 2) | {found[3].ours} |",
+        "",
         "| minus `local`, p of within 0.3 | ditto |",
         "| --- | --- |",
         f"| iid | {found[2].apart}; 2 seeds |",

@@ -109,7 +109,7 @@ def _across(target: Target, found: Sequence[Entered], parts: Sequence[str]) -> s
     run = [part for part in parts if any(cell.rows for cell in found if cell.part == part)]
     texts = []
     if run:
-        lines = [[part, *(at[part, label].ours for label in labels)] for part in run]
+        lines = [[part, *(_ours(at[part, label]) for label in labels)] for part in run]
         texts.append(_table(["setting", *labels], lines))
     if run and target.against:
         others = [label for label in labels if label != target.against]
@@ -117,6 +117,11 @@ def _across(target: Target, found: Sequence[Entered], parts: Sequence[str]) -> s
         texts.append(_table([f"minus `{target.against}`, p of within {MARGIN}", *others], lines))
     left = f"Settings that were not run: {len(parts) - len(run)} of {len(parts)}.\n" if run != parts else ""
     return "\n".join(filter(None, [*texts, left]))
+
+
+def _ours(cell: Entered) -> str:
+    """What came out, and of how many seeds where some are missing: cells of one line may have different ones."""
+    return cell.ours + (f" ({len(cell.rows)} of {cell.wanted})" if 0 < len(cell.rows) < cell.wanted else "")
 
 
 def _apart(cell: Entered) -> str:
