@@ -93,16 +93,17 @@ def write(path, about, runs):
 
 
 def summary(runs):
-    """Every setting over its seeds: means, and what its accuracy is above that of the same seed's ditto."""
-    found, ditto = defaultdict(list), {(r["data"], r["seed"]): r["accuracy"] for r in runs if r["algorithm"] == "ditto"}
+    """Every setting over its seeds: means, and what its accuracy is above those of other methods with the same seed."""
+    found, others = defaultdict(list), {(r["algorithm"], r["data"], r["seed"]): r["accuracy"] for r in runs}
     for run in runs:
         found[run["data"], run["algorithm"], run["steps"], run["ratio"]].append(run)
     lines = []
     for (data, algorithm, steps, ratio), own in found.items():
         line = {"data": data, "algorithm": algorithm, "steps": steps, "ratio": ratio, "seeds": len(own)}
         line |= {key: fmean(run[key] for run in own) for key in ("accuracy", "total_mib", "ratio_to_fedavg", "rounds")}
-        above = [run["accuracy"] - ditto[key] for run in own if (key := (data, run["seed"])) in ditto]
-        line |= {"above_ditto": Spread.of(above).mean, "interval": Spread.of(above).interval} if above else {}
+        for name, interval in (("ditto", "interval"), ("local", "interval_local"), ("decomfl", "interval_decomfl")):
+            above = [run["accuracy"] - others[key] for run in own if (key := (name, data, run["seed"])) in others]
+            line |= {f"above_{name}": Spread.of(above).mean, interval: Spread.of(above).interval} if above else {}
         lines.append(line | {"rested": sum(run["rested"] for run in own)})
     return lines
 

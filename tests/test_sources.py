@@ -6,8 +6,10 @@ import tomllib
 import pytest
 import sheet
 import sources
+import tuned
 
 from pfed1bs.algorithms import REGISTRY
+from pfed1bs.report.statistics import Against
 
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 TUNED = {  # recipes, and the searches whose options they have
@@ -17,7 +19,6 @@ TUNED = {  # recipes, and the searches whose options they have
 }
 ELSEWHERE = {"mnist-bytes": {"decomfl"}}  # whose options were searched for another recipe, with fewer bytes
 OPEN = {  # best values that no other value encloses, after as many runs as every method has
-    ("mnist-all", "pfed1bs"): {"lam"},  # a tie in all but the last bit with a value inside
     ("mnist-all", "pfed1bs-delta"): {"lr"},
     ("mnist-bytes", "delta-float32"): {"lr"},
     ("mnist-bytes-low", "decomfl"): {"lr"},
@@ -86,6 +87,7 @@ def test_options_of_a_recipe_are_those_that_its_searches_found(recipe, names):
     searched = set()
     for search in [json.loads((sources.ROOT / "results" / name).read_text()) for name in names]:
         for found in search["methods"]:
+            assert json.loads(json.dumps(tuned.chosen(found))) == found  # by the rule of now
             searched.add(found["algorithm"])
             assert found["options"].items() <= plain["options"][found["algorithm"]].items(), found["algorithm"]
             assert found["runs"] == search["points"] * len(search["seeds"])
@@ -122,6 +124,25 @@ def test_a_table_of_a_comparison_has_both_scores_their_differences_and_bytes(res
     first, second = sheet.sheet(results / "runs.json").splitlines()[2:]
     assert first == "| `a` | 91.00 \u00b1 1.41 | 90.00 \u00b1 1.41 |  |  |  | 2.50 | 90 to 100 |"
     assert "| -0.50 (-6.85 to +5.85) | -0.25 (-3.43 to +2.93) | < 0.001 | 2.50 |" in second
+
+
+def test_tables_and_rows_of_runs_at_rest_are_mended_from_their_curves(results):
+    curve = [[10, 5, 50.0], [20, 9, 60.0], [25, 11, 75.0]]
+    rest = {"algorithm": "a", "label": "a", "seed": 0, "metric": "accuracy", "rounds": 25, "rested": True}
+    runs = [{**rest, "accuracy": 75.0, "accuracy_late": 1.0, "curve": curve}]
+    runs += [{**rest, "label": "b", "rested": False, "accuracy": 80.0, "accuracy_late": 79.0, "curve": curve}]
+    plain = {"recipe": {"rounds": 60, "evaluate_every": 10}, "runs": runs}
+    (results / "runs.json").write_text(json.dumps({**plain, "paired": Against("b", ()).plain(runs)}))
+    sheet.mend(results / "runs.json")
+    found = json.loads((results / "runs.json").read_text())
+    assert [run["accuracy_late"] for run in found["runs"]] == [(60 + 4 * 75) / 5, 79.0]
+    assert found["paired"]["differences"][0]["late"] == 72 - 79
+    row = {"config": plain["recipe"], "summary": runs[0], "clients": {"test_samples": [2, 1]}}
+    row["curve"] = {"round": [9, 19, 24], "accuracy": [0.0, 33.3333, 66.6667]}
+    (results / "runs.jsonl").write_text(f"{json.dumps(row)}\n")
+    sheet.mend_rows(results / "runs.jsonl")
+    [line] = (results / "runs.jsonl").read_text().splitlines()
+    assert json.loads(line)["summary"]["accuracy_late"] == pytest.approx((100 + 4 * 200) / 15, abs=1e-12)
 
 
 def test_a_number_is_found_as_it_is_printed(results):

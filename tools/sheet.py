@@ -1,16 +1,23 @@
 """A table of `pfed1bs compare --against NAME` for a document: what table.json holds, one line for every method.
 
-python tools/sheet.py results/mnist-all-r.json        writes results/mnist-all-r.md
+python tools/sheet.py results/mnist-all-r.json                  writes results/mnist-all-r.md
+python tools/sheet.py --late results/mnist-all-r.json ...       carries the last score of runs at rest to the end
+
+`--late` mends files from before a run that rested kept its last score in the mean of the last evaluations, from their
+curves: tables of `pfed1bs compare` with their differences, and rows of `pfed1bs reproduce`.
 """
 
 import json
 import sys
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import table
 from pfed1bs.report.results import significant
-from pfed1bs.report.statistics import scores
+from pfed1bs.report.statistics import TAIL, Against, scores
+from pfed1bs.runs.late import last_scores
 
 HEADS = "method", "accuracy, %", "last five, %", "minus `{}`", "last five, minus it", "p (Holm)", "MiB in all", "rounds"
 
@@ -31,6 +38,38 @@ def sheet(path: Path) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
+def mended(plain: dict[str, Any], recipe: dict[str, Any], scores: list[tuple[int, float]]) -> dict[str, Any]:
+    """A run of this recipe with the mean of its last evaluations, of which the scores of all are given."""
+    if not plain["rested"]:
+        return plain
+    late = last_scores(scores, plain["rounds"], recipe["evaluate_every"], recipe["rounds"])
+    return {**plain, f"{plain['metric']}{TAIL}": fmean(late)}
+
+
+def mend(path: Path) -> None:
+    """Write a table of runs again, with its differences; whatever else it holds stays as it is."""
+    text = path.read_text()
+    whole = json.loads(text)
+    for run in whole["runs"]:
+        found = mended(run, whole["recipe"], [(number - 1, score) for number, _, score in run["curve"]])
+        text = text.replace(json.dumps(run), json.dumps(found))
+    if before := whole.get("paired"):
+        found = Against(before["against"], tuple(before["tested"])).plain(json.loads(text)["runs"])
+        text = text.replace(json.dumps(before), json.dumps(found))
+    path.write_text(text)
+
+
+def mend_rows(path: Path) -> None:
+    """Write rows again; their rounded scores are shares of all test samples."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row.get("summary", {}).get("rested"):
+            count, curve = sum(row["clients"]["test_samples"]), row["curve"]
+            exact = [100 * round(score * count / 100) / count for score in curve["accuracy"]]
+            row["summary"] = mended(row["summary"], row["config"], [*zip(curve["round"], exact, strict=True)])
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
 def _told(item: dict[str, object] | None, key: str, ends: str) -> str:
     if item is None or item[ends] is None:
         return ""
@@ -44,5 +83,9 @@ def _chance(item: dict[str, object] | None) -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        Path(name).with_suffix(".md").write_text(sheet(Path(name)))
+    late = sys.argv[1] == "--late"
+    for path in map(Path, sys.argv[1 + late :]):
+        if late:
+            (mend_rows if path.suffix == ".jsonl" else mend)(path)
+        else:
+            path.with_suffix(".md").write_text(sheet(path))

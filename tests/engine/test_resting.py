@@ -141,6 +141,7 @@ def test_a_run_that_ends_early_is_judged_saved_and_finished(tmp_path):
     run = Run.prepare(config, tmp_path / "run")
     lines = list(run.rounds())
     assert len(lines) == 1 and "accuracy" in lines[0] and run.summary["rested"] is True and finished(run)
+    assert run.summary["accuracy_late"] == run.summary["accuracy"]
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
     again = Run.prepare(replace(config, rest=0.0, rounds=2), tmp_path / "other")
     list(again.rounds())

@@ -15,7 +15,7 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import shown
 from pfed1bs.core.origin import pasted
 from pfed1bs.engine.metrics import METRICS, Metric
-from pfed1bs.runs.folder import LATE
+from pfed1bs.runs.late import LATE
 
 Json = dict[str, object]
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.core.extras import need
 from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import metric_of
-from pfed1bs.runs.folder import LATE
+from pfed1bs.runs.late import LATE
 
 Run = Mapping[str, object]  # label or algorithm, seed, metric and its value, ...
 LEVEL, MARGIN = 0.95, 0.3  # of the intervals; points within which two methods count as equal

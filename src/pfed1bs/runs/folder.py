@@ -20,10 +20,10 @@ from pfed1bs.engine.scores import Score, scored, write_clients
 from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options, as_tables, free, load
 from pfed1bs.runs.environment import argv, started
+from pfed1bs.runs.late import last_scores
 from pfed1bs.runs.locking import hold
 
 MIB = 2**20
-LATE = 5  # evaluations whose mean stands beside the last one
 LOCK = "lock"
 Record = dict[str, float | int]
 
@@ -234,7 +234,9 @@ def summarised(config: Config, algorithm: Algorithm, lines: list[Record]) -> Opt
     sampled = config.sampled or config.clients - newcomers
     sent = total["up"] + total["down"]
     scores = {key: value for key, value in lines[-1].items() if key.startswith((*told, "newcomer_"))}
-    late = [line[told[0]] for line in lines if told[0] in line][-LATE:]
+    rested = lines[-1].get("rest") == 1 and len(lines) < config.rounds
+    judged = [(int(line["round"]), line[told[0]]) for line in lines if told[0] in line]
+    planned = config.evaluate_every, config.rounds if rested else len(lines)
     return {
         "algorithm": config.method,
         "dataset": config.data.name,
@@ -247,12 +249,12 @@ def summarised(config: Config, algorithm: Algorithm, lines: list[Record]) -> Opt
         "sampled": sampled,
         "seed": config.seed,
         "rounds": len(lines),
-        "rested": lines[-1].get("rest") == 1 and len(lines) < config.rounds,
+        "rested": rested,
         "gradients": spent(algorithm, config.steps),
         "metric": told[0],
         "better": METRICS[told[0]].better,
         **scores,
-        **({f"{told[0]}_late": fmean(late)} if late else {}),
+        **({f"{told[0]}_late": fmean(last_scores(judged, len(lines), *planned))} if judged else {}),
         "mib_per_round": sent / MIB / len(lines),
         "total_mib": (sent + total["once"]) / MIB,
         "up_mib": total["up"] / MIB,

@@ -16,6 +16,7 @@ from pfed1bs.engine.rounds import Progress, Round, Schedule
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.store import device_of
 from pfed1bs.runs.folder import Record, RunFolder
+from pfed1bs.runs.late import due
 
 
 class Source(Protocol):
@@ -56,11 +57,6 @@ def record(source: Source, folder: RunFolder, schedule: Schedule) -> Iterator[Re
         if last is not None and last is not saved:
             with explained(device_of(last.clients), f"the checkpoint after round {last.round - 1}", 1):
                 folder.save(last)
-
-
-def due(number: int, every: int, rounds: int) -> bool:
-    """Whether what is done every so many rounds, and after the last one, is done after this one; 0: only then."""
-    return number == rounds - 1 or (every > 0 and (number + 1) % every == 0)
 
 
 def recorded(done: Round) -> Record:

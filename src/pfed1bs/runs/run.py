@@ -29,8 +29,9 @@ from pfed1bs.runs import diagnostics
 from pfed1bs.runs.checkpoint import STATES
 from pfed1bs.runs.config import Config, DataConfig, Options
 from pfed1bs.runs.folder import Record, RunFolder, written
+from pfed1bs.runs.late import due
 from pfed1bs.runs.precision import multiply
-from pfed1bs.runs.recording import due, record, terminable
+from pfed1bs.runs.recording import record, terminable
 
 SHOWN = 1000  # clients whose labels are written down
 
