@@ -307,14 +307,19 @@ class Crossing(Elsewhere):
         return super().__torch_function__(func, types, args, kwargs)
 
 
-@pytest.mark.parametrize("pinned, waits", [(1, [(3, 125), (3, 7000)]), (exchange.PINNED, [(3, 7000)]), (1 << 20, [])])
+@pytest.mark.parametrize("pinned, waits", [(1, [(3, 125), (3, 7000)]), (spoken.PINNED, [(3, 7000)]), (1 << 20, [])])
 def test_signs_leave_a_device_packed_and_long_fields_into_pinned_memory(monkeypatch, pinned, waits):
     signs, some = torch.ones(3, 1000), cohort_of([0, 1, 2])
     signs[:, ::3] = -1
     message = {"signs": signs, "numbers": torch.arange(21e3).view(3, 7000)}
     expected = say(Speaker(), message, some)
-    monkeypatch.setattr(exchange, "PINNED", pinned)
+    monkeypatch.setattr(spoken, "PINNED", pinned)
+    left = {((3, 125), torch.uint8), ((3, 7000), torch.float32)}
     with Crossing() as crossing:
-        assert say(Speaker(), {name: field.to("cuda") for name, field in message.items()}, some) == expected
-    assert {*crossing.left} == {((3, 125), torch.uint8), ((3, 7000), torch.float32)}
-    assert crossing.pinned == waits
+        away = {name: field.to("cuda") for name, field in message.items()}
+        assert say(Speaker(), away, some) == expected
+        assert {*crossing.left} == left and crossing.pinned == waits
+        crossing.left.clear()
+        fields, good = spoken.ready(Speaker.up, away)
+    assert good and say(Speaker(), fields, some) == expected
+    assert {*crossing.left} == left and crossing.pinned[len(waits) :] == [(3, 125), (3, 7000)]  # nobody waits
