@@ -18,8 +18,8 @@ import torch
 
 from pfed1bs import Task, build, evaluate, federate, load, make, simulate
 from pfed1bs.compressors.onebitcs import top
+from pfed1bs.engine.answers import listen, say
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.exchange import listen, say
 from pfed1bs.runs.environment import environment
 
 BEFORE = {"decode": "sum", "iterations": 30}

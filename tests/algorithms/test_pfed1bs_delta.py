@@ -178,7 +178,14 @@ def toy(clients: int = 5) -> Federation:
 
 @pytest.mark.parametrize(
     "options",
-    [{"keep": "ft"}, {"keep": "prox"}, {"keep": "best", "trial": 3}, {"scales": "layer"}, {"feedback": True}],
+    [
+        {"keep": "ft"},
+        {"keep": "mean"},
+        {"fade": 3.0},
+        {"keep": "best", "trial": 3},
+        {"scales": "layer"},
+        {"feedback": True},
+    ],
 )
 def test_replicas_of_returning_clients_equal_the_shared_model(options):
     method = PFed1BSDelta(Task(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))), ratio=0.5, **options)

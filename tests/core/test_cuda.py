@@ -10,7 +10,7 @@ from pfed1bs.core import cuda, cuda_bits, native, nvrtc, rng
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import Rotation, srht
 from pfed1bs.core.transform import butterfly, hadamard
-from pfed1bs.core.votes import pack, sign, tally, unpack
+from pfed1bs.core.votes import pack, pack_signs, sign, tally, unpack
 from pfed1bs.engine.pending import Pending, Unknown
 
 
@@ -154,6 +154,15 @@ def test_numbers_without_a_sign_are_found(device, value):
     x = numbers(2, 30)
     x[1, 29] = value
     assert not cuda_bits.pack(x.to(device))[1]
+
+
+@pytest.mark.parametrize("value", [0.0, 1 + 2**-23, -2.0, torch.nan, torch.inf])
+def test_packed_signs_come_with_a_word_whether_they_are_signs(device, value):
+    x = sign(numbers(2, 30))
+    packed, good = cuda_bits.pack(x.to(device), exact=True)
+    assert good and torch.equal(packed.cpu(), pack(x))
+    x[1, 29] = value
+    assert not cuda_bits.pack(x.to(device), exact=True)[1] and not pack_signs(x)[1]
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 5000])

@@ -217,7 +217,12 @@ def test_a_run_with_one_sampled_client_does_not_depend_on_the_number_of_threads(
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("pfed1bs-delta", {"keep": "best", "trial": 2}), ("pfed1bs", {"projection": "gaussian"})]
+    ("name", "options"),
+    [
+        ("pfed1bs-delta", {"keep": "best", "trial": 2, "fade": 3.0}),
+        ("pfed1bs-delta", {"keep": "mean"}),
+        ("pfed1bs", {"projection": "gaussian"}),
+    ],
 )
 def test_options_with_products_of_their_own_do_not_depend_on_the_number_of_clients_computed_at_once(name, options):
     data = federate(load("digits"), 10, "dirichlet:1", cap=30)

@@ -12,9 +12,9 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.core.votes import pack
 from pfed1bs.data import federate
 from pfed1bs.data import load as load_data
+from pfed1bs.engine.answers import listen, say
 from pfed1bs.engine.attacking import KINDS, Attack, attacking, poisoned
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.exchange import listen, say
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.scores import evaluate, scored
 from pfed1bs.nn.models import build

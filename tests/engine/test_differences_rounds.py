@@ -10,8 +10,9 @@ from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.core.votes import unpack
 from pfed1bs.data import federate
 from pfed1bs.data import load as load_data
+from pfed1bs.engine.answers import listen, say
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.exchange import hear, listen, rows, say, tell
+from pfed1bs.engine.exchange import hear, rows, tell
 from pfed1bs.engine.ledger import traffic
 from pfed1bs.engine.rounds import begin, simulate
 from pfed1bs.nn.models import build

@@ -9,19 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfed1bs.algorithms.base.method import Method
-from pfed1bs.engine import exchange
+from pfed1bs.engine import answers as spoken
+from pfed1bs.engine.answers import listen, say
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.exchange import (
-    News,
-    agreeing,
-    hear,
-    listen,
-    remember,
-    replaced,
-    rows,
-    say,
-    tell,
-)
+from pfed1bs.engine.exchange import News, agreeing, hear, remember, replaced, rows, tell
 from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Refused, encode
@@ -228,7 +219,7 @@ def test_answers_are_decoded_one_by_one_with_their_signs_packed():
 
 
 def test_answers_that_are_decoded_early_are_the_same_and_a_flipped_bit_is_refused_at_its_turn(monkeypatch):
-    monkeypatch.setattr(exchange, "LONG", 1)
+    monkeypatch.setattr(spoken, "LONG", 1)
     cohort = cohort_of([0, 2, 3, 5, 6, 7, 8, 9])
     signs = torch.tensor([[1.0, -1, 1], [-1, -1, 1]]).repeat(4, 1)
     messages = say(Personal(), {"signs": signs}, cohort)

@@ -7,7 +7,7 @@ import torch
 
 from pfed1bs import Schedule, build, evaluate, federate, load, simulate
 from pfed1bs.algorithms.pfed1bs import PFed1BS
-from pfed1bs.engine.exchange import listen
+from pfed1bs.engine.answers import listen
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import load as configured
 from pfed1bs.runs.diagnostics import apart, group_hamming, hamming, label_groups

@@ -13,7 +13,7 @@ from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import penalty
 from pfed1bs.core.votes import pack, sign
 from pfed1bs.data import Federation
-from pfed1bs.engine.exchange import listen
+from pfed1bs.engine.answers import listen
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.diagnostics import group_hamming, hamming, label_groups, objectives, potential

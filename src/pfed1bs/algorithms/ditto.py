@@ -7,9 +7,10 @@ import torch
 
 from pfed1bs.algorithms.base.averaging import Averaging
 from pfed1bs.algorithms.base.companion import apart, shared_of
+from pfed1bs.algorithms.base.fading import faded, fading, fitted, unfit
 from pfed1bs.core.options import NOT_NEGATIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, State, blank, buffers_of, model_of, present
-from pfed1bs.nn.descent import Walk
+from pfed1bs.nn.descent import Near, Walk
 from pfed1bs.wire.messages import Message
 
 
@@ -22,6 +23,7 @@ class Ditto(Averaging):
     """
 
     lam: float = option(0.1, "lambda: pull of the personal model towards the received one", NOT_NEGATIVE)
+    fade: float = fading()
 
     paper: ClassVar[str] = "Li et al., ICML 2021"
     personalises: ClassVar[bool] = True
@@ -34,17 +36,22 @@ class Ditto(Averaging):
         """The same weights everywhere, from the seed."""
         server, state = super().init(clients)
         velocity = present(velocity=blank(state["w"]) if self.momentum else None)
-        return server, {**state, **apart(self.task.buffers(clients)), **velocity}
+        return server, {**state, **apart(self.task.buffers(clients)), **velocity, **unfit(clients, self.fade)}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of both models; the personal one is pulled towards the model as it was received."""
         start, shared = self.begin(shared_of(clients), received)
         walk = Walk(start, None, shared, torch.zeros(len(start)))
         own = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), walk.loss)
+        near = Near(start, faded(self.lam, clients, self.fade))
         for x, y in batches():
-            own = self.descent.advance(own, x, y, own.w - start if self.lam else None, self.lam)
+            if self.fade:
+                own = self.descent.approach(own, x, y, near)
+            else:
+                own = self.descent.advance(own, x, y, own.w - start if self.lam else None, self.lam)
             walk = self.descent.advance(walk, x, y)
         state = {"w": own.w, **own.buffers, **apart(walk.buffers), **present(velocity=own.velocity)}
+        state |= fitted(clients, walk.loss)
         return {**state, "log/loss": own.loss, "log/fit": walk.loss}, self.said(walk.w - start, walk.buffers, cohort)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:

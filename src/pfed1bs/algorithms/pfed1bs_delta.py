@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
+from pfed1bs.algorithms.base.fading import fading
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.base.method import Method
@@ -30,7 +31,7 @@ class PFed1BSDelta(Method):
     """theta <- theta + eta_g s Phi_t^T R_t^T v at everybody, v = sign(R_t q) for the mean q = sum_k p_k s_k z_k.
 
     Both one-bit stages carry the scale |x|_2^2 / |x|_1 that makes them unbiased under a random rotation. The personal
-    model is `ft`, the shared model after the client's local steps, or `prox`, its own model held near the shared one.
+    model is `ft`, the shared model after the client's local steps, a `mean` of these, or `prox`, an own one near it.
     """
 
     ratio: float = option(0.0, "m / n: bits per weight; 0: 0.1 sqrt(S / K) (docs/delta.md)", SHARE)
@@ -39,10 +40,11 @@ class PFed1BSDelta(Method):
     )
     steady: bool = option(False, "eta_g falls while each step undoes the one before, and rises again (docs/delta.md)")
     decay: float = option(0.0, "eta_g falls as 1 / (1 + decay * round)", NOT_NEGATIVE)
-    keep: Literal["ft", "prox", "best"] = option(
-        "prox", "which model is personal; best: each client chooses, or trains alone"
+    keep: Literal["ft", "mean", "prox", "best"] = option(
+        "prox", "which model is personal; mean: of the `ft` of rounds; best: each client chooses, or trains alone"
     )
     lam: float = option(0.1, "lambda: how strongly `prox` is held near the shared model", NOT_NEGATIVE)
+    fade: float = fading()
     trial: int = option(20, "rounds a client takes part in before it chooses (best)", at_least(1))
     again: int = option(80, "rounds it takes part in before the next trial; 0: there is one (best)", at_least(0))
     margin: float = option(
@@ -71,11 +73,11 @@ class PFed1BSDelta(Method):
     def keeping(self) -> Keeping:
         """Which model is personal."""
         trial = Trial(self.trial, self.again, self.margin, self.seed)
-        return Keeping(self.keep, self.descent, self.lam, trial)
+        return Keeping(self.keep, self.descent, self.lam, self.fade, trial)
 
     def gradients(self, steps: int) -> int:
         """Those of the shared model, and of its own if it is kept apart; a client that chooses takes 4 in its trial."""
-        return {"ft": 1, "prox": 2, "best": 4}[self.keep] * steps
+        return {"ft": 1, "mean": 1, "prox": 2, "best": 4}[self.keep] * steps
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ class Bits(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("source", "target", "bad")),
         *((name, ctypes.c_longlong) for name in ("rows", "m")),
+        ("exact", ctypes.c_int),
     ]
 
 
@@ -40,15 +41,15 @@ class Votes(ctypes.Structure):
     ]
 
 
-def pack(x: Tensor) -> tuple[Tensor, bool]:
-    """Bits of x >= 0, shape (..., ceil(m/8)), and whether all of x is finite."""
+def pack(x: Tensor, exact: bool = False) -> tuple[Tensor, Tensor]:
+    """Bits of x >= 0, shape (..., ceil(m/8)), and whether all of x is finite, or `exact`: +1 or -1; nobody waits."""
     m = x.shape[-1]
     out = torch.empty(*x.shape[:-1], (m + 7) // 8, dtype=torch.uint8, device=x.device)
     bad = torch.zeros(1, dtype=torch.int32, device=x.device)
     if out.numel():
-        bits = Bits(address(x), address(out), address(bad), x.numel() // m, m)
+        bits = Bits(address(x), address(out), address(bad), x.numel() // m, m, exact)
         launch("bits.cu", "pack_signs", (), bits, x.device, blocks=-(-out.numel() // 256))
-    return out, not bool(bad)
+    return out, bad[0] == 0
 
 
 def unpack(bits: Tensor, m: int) -> Tensor:

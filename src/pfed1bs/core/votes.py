@@ -33,12 +33,20 @@ def pack(x: Tensor) -> Tensor:
     if x.dtype == torch.float32 and native.usable(x):
         packed, finite = native.pack(x.contiguous())
     elif x.dtype == torch.float32 and cuda.usable(x):
-        packed, finite = cuda_bits.pack(x.contiguous())
+        packed, good = cuda_bits.pack(x.contiguous())
+        finite = bool(good)
     else:
         packed, finite = _pack(x >= 0), bool(torch.isfinite(x).all())
     if not finite:
         raise ValueError("only finite numbers have a sign to send, got NaN or infinity; lower the learning rate")
     return packed
+
+
+def pack_signs(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The bits of (..., m) signs on a device, and whether all are +1 or -1, there: nobody waits for it."""
+    if x.dtype == torch.float32 and cuda.usable(x):
+        return cuda_bits.pack(x.contiguous(), exact=True)
+    return _pack(x >= 0), (x.abs() == 1).all()
 
 
 def unpack(bits: Tensor, m: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Who is told what, and who hears it: the same for the simulator and for real networks."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -11,23 +11,17 @@ from pfed1bs.core.votes import unpack
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.store import Clients, Store
-from pfed1bs.engine.workers import ahead
 from pfed1bs.wire.codecs import Differences, Signs
 from pfed1bs.wire.messages import (
-    Codec,
     Kind,
     Layout,
     Message,
     decode,
-    decoder,
     encode,
-    encoder,
     fixed_size,
     read_header,
 )
 
-PINNED = 1 << 16  # bytes of a field of all clients from which memory that a device writes by itself pays
-LONG = 1 << 19  # bytes of a message from which it pays to wake other threads
 FLAT = torch.contiguous_format
 
 
@@ -171,11 +165,6 @@ def agreeing(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]
     return torch.tensor([said[items[-1]] == own for items, own in zip(news, held, strict=True)])
 
 
-def differing(algorithm: Algorithm, cohort: Cohort) -> list[bytes]:
-    """What clients say whose replica is not the server's, instead of an answer: an empty message."""
-    return say(algorithm, {}, cohort)
-
-
 def _decoded(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> list[Message]:
     """The different broadcasts of a round; the two forms of one broadcast are the same."""
     different = {id(item): (item, client) for client, items in enumerate(news) for item in items}
@@ -187,61 +176,6 @@ def _decoded(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]
     if known and all(torch.equal(one[name], messages[0][name]) for one in messages for name in one):
         return messages[:1]
     return messages
-
-
-def say(algorithm: Algorithm, message: Message, cohort: Cohort, known: Message | None = None) -> list[bytes]:
-    """The encoded messages of a cohort, in its order; none for a method that sends nothing."""
-    if not algorithm.up:
-        return []
-    layout, sizes = algorithm.up, cohort.sizes.tolist()
-    fields = {name: _ready(layout[name], field) for name, field in message.items()}
-    long = any(field.is_pinned() and field[0].nbytes >= LONG for field in fields.values())
-
-    one = encoder(layout, fields, kind="up", round=cohort.round, samples=sizes, known=known)
-    return [*ahead(one, range(len(sizes)), len(sizes))] if long else [one(i) for i in range(len(sizes))]
-
-
-def _ready(codec: Codec, field: Tensor) -> Tensor:
-    """A field of all clients on the CPU, signs packed at once before they move."""
-    if isinstance(codec, Signs | Differences) and field.dtype != torch.uint8:
-        field = codec.pack(field)
-    if field.is_cuda and field.nbytes >= PINNED:
-        return torch.empty(field.shape, dtype=field.dtype, pin_memory=True).copy_(field)
-    return field.cpu()
-
-
-def listen(
-    algorithm: Algorithm,
-    messages: Sequence[bytes | Message],
-    cohort: Cohort,
-    known: Message | None = None,
-    early: bool = False,
-) -> Iterable[Message]:
-    """The messages of a cohort, one by one, decoded unless they are already, signs still packed.
-
-    `early`: while one is used, the next few long ones are decoded on other threads.
-    """
-    read = decoder(algorithm.up, kind="up", round=cohort.round, known=known, packed=True)
-
-    def one(data: bytes | Message, size: int) -> Message:
-        if isinstance(data, bytes):
-            return read(data, size)
-        return {name: field.clone() for name, field in data.items()}  # what is heard may be written over, heard again
-
-    pairs = zip(messages, cohort.sizes.tolist(), strict=True)
-    if early and messages and isinstance(messages[0], bytes) and len(messages[0]) >= LONG:
-        return ahead(lambda pair: one(*pair), pairs)
-    return (one(*pair) for pair in pairs)
-
-
-def watched(
-    algorithm: Algorithm, server: State, messages: Iterable[Message], found: list[State], signs: bool = True
-) -> Iterable[Message]:
-    """The messages as they come; what `diagnose` takes from each is added to `found`, `signs` only if wanted."""
-    for message in messages:
-        seen = algorithm.diagnose(server, message)
-        found.append({name: value for name, value in seen.items() if signs or value.dtype != torch.uint8})
-        yield message
 
 
 def remember(

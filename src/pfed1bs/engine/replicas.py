@@ -28,11 +28,11 @@ def checksums(algorithm: Algorithm, clients: State) -> list[int]:
     return [first if equal else _crc(algorithm.seed, row) for equal, row in zip(_same(held), held, strict=True)]
 
 
-def alike(algorithm: Algorithm, clients: State) -> Tensor:
-    """Whether the clients' replicas are copies of each other, where they are; yes for a method without them."""
+def alike(algorithm: Algorithm, clients: State) -> Tensor | bool:
+    """Whether the clients' replicas are copies of each other, a word of their device; yes for a method without them."""
     held = algorithm.replica(clients) if algorithm.replicates else None
     if held is None or held.is_cpu or held.stride(0) == 0:
-        return torch.tensor(held is None or all(_same(held)))
+        return held is None or all(_same(held))
     return _bits(held).eq(_bits(held[:1])).all()  # nobody waits for a device
 
 

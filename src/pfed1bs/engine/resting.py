@@ -57,7 +57,7 @@ class Resting(Around):
         own = within(OWN, clients)
         state, said = self.method.local(besides(OWN, clients), received, cohort, batches)
         fresh = state.get("log/fit", state["log/loss"])
-        loss = torch.where(own["loss"] < 0, fresh, MEMORY * own["loss"] + (1 - MEMORY) * fresh)
+        loss = smoothed(own["loss"], fresh)
         enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level)
         buffers = {name: chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
         on = own["on"] | (loss < enough)
@@ -68,6 +68,11 @@ class Resting(Around):
         """The models of the method; of a client at rest the own one as it was then."""
         models = self.method.personal(server, besides(OWN, clients), cohort, batches)
         return {**models, "personal": _kept(clients, models["personal"])}
+
+
+def smoothed(before: Tensor, fresh: Tensor) -> Tensor:
+    """(S,) a loss over rounds, of which MEMORY counts from those before; below 0 there was none yet."""
+    return torch.where(before < 0, fresh, MEMORY * before + (1 - MEMORY) * fresh)
 
 
 def resting(method: Algorithm, level: float) -> Algorithm:

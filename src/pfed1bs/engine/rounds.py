@@ -16,8 +16,9 @@ from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.failing import explained
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
+from pfed1bs.engine.answers import listen, watched
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import News, listen, moved, remember, tell, watched
+from pfed1bs.engine.exchange import News, moved, remember, tell
 from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.engine.memory import fitting, housed
 from pfed1bs.engine.recorder import Recorder

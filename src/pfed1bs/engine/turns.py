@@ -8,11 +8,13 @@ from torch import Tensor
 
 from pfed1bs.core.errors import Failure
 from pfed1bs.data import Federation
+from pfed1bs.engine.answers import differing, ready, say
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import News, agreeing, differing, hear, replaced, rows, say
+from pfed1bs.engine.exchange import News, agreeing, hear, replaced, rows
 from pfed1bs.engine.recorder import Recorder
 from pfed1bs.engine.replicas import alike
 from pfed1bs.engine.store import Changes, Clients, Store
+from pfed1bs.engine.workers import CPU
 from pfed1bs.wire.messages import Message
 
 SMALLER = "try a smaller algorithm.lr, or look at that client's data"
@@ -71,20 +73,21 @@ class Turn:
         work = self._work(at[right], some.rows(right), rows(mine, right.nonzero().flatten()), received)
         return replace(work, differing=said)
 
-    def _work(self, at: Tensor, some: Cohort, mine: State, received: Message, sure: Tensor | None = None) -> Work:
+    def _work(self, at: Tensor, some: Cohort, mine: State, received: Message, sure: Tensor | bool = True) -> Work:
         """What clients that have heard do and say; Apart, if their replicas are not `sure` to be right."""
         algorithm = self.algorithm
         batches = self.data.batches(some.ids, some.round, some.seed, self.steps, self.batch)
         mine, said = self.local(algorithm, mine, received, some, batches)
+        fields, signs = ready(algorithm.up, said) if early(mine) else (said, True)
         if self.later is not None:
             later = self.later()
             self.data.foresee(later.ids[at], later.round, later.seed, self.batch, self.local.asked)
             if int(at[-1]) == len(self.cohort.ids) - 1:  # none of this round is left
                 self.local.foresee(later.round)
         mine, log = split_log(mine)
-        check(mine, log, some, sure)
+        fields = fields if check(mine, log, some, sure, signs) else said  # which says what is wrong with it
         try:
-            return Work(some.ids, mine, log, say(algorithm, said, some, algorithm.known(mine, "up", some.round)))
+            return Work(some.ids, mine, log, say(algorithm, fields, some, algorithm.known(mine, "up", some.round)))
         except ValueError:  # no codec takes numbers that are not finite
             check(said, {}, some)
             raise
@@ -116,19 +119,21 @@ def early(clients: State) -> bool:
     return next(iter(clients.values())).is_cuda
 
 
-def check(clients: State, log: State, cohort: Cohort, sure: Tensor | None = None) -> None:
+def check(clients: State, log: State, cohort: Cohort, sure: Tensor | bool = True, signs: Tensor | bool = True) -> bool:
     """Stop when a client's weights, anything else that it keeps or says, or its loss are not finite.
 
-    Apart, if `sure`, which is read with all that, is false.
+    Apart, if `sure` is false. Returns `signs`. All of it is read at once: every word from a device is a wait for it.
     """
     kept = [value.reshape(len(value), -1).sum(1) for value in clients.values() if value.is_floating_point()]
     finite = [torch.isfinite(value) for value in [*kept, *([log["loss"]] if "loss" in log else [])]]
-    good, same = torch.ones(len(cohort.ids), dtype=torch.bool), torch.tensor(True) if sure is None else sure
-    if finite:  # brought together where they are: every word from a device is a wait for it
-        found = torch.stack([one.to(finite[0].device) for one in finite]).all(0)
-        told = torch.cat([found, same.to(found.device).view(1)]).cpu()
-        good, same = told[:-1], told[-1]
-    if not bool(same):
+    words = [word for word in (sure, signs) if isinstance(word, Tensor)]
+    where = next((one.device for one in [*finite, *words]), CPU)
+    every = torch.ones(len(cohort.ids), dtype=torch.bool, device=where)
+    found = torch.stack([every, *(one.to(where) for one in finite)]).all(0)
+    told = torch.cat([found, *(word.to(where).view(1) for word in words)]).cpu()
+    good, said = told[: len(every)], iter(told[len(every) :].tolist())
+    right, signed = (bool(next(said)) if isinstance(word, Tensor) else word for word in (sure, signs))
+    if not right:
         raise Apart
     if not bool(good.all()):
         bad = cohort.ids[~good].tolist()
@@ -138,6 +143,7 @@ def check(clients: State, log: State, cohort: Cohort, sure: Tensor | None = None
             SMALLER,
             bad,
         )
+    return signed
 
 
 def changed(clients: Clients, ids: Tensor, done: list[Work]) -> Clients:

@@ -1,4 +1,4 @@
-"""Which model a client of pfed1bs-delta keeps as its own: the shared one after its steps, one near it, or the best."""
+"""Which model a client of pfed1bs-delta keeps: the shared one after its steps, their mean, one near it, or the best."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
+from pfed1bs.algorithms.base.fading import faded, fitted, unfit
 from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, chosen, model_of, stack
@@ -15,24 +16,34 @@ from pfed1bs.engine.exchange import moved
 from pfed1bs.nn.descent import Descent, Near, Walk
 from pfed1bs.nn.lanes import beside
 
+MEAN = 0.1  # what a new model counts in the running mean, once there are ten
+
 
 @dataclass(frozen=True)
 class Keeping:
-    """`ft`: u itself; `prox`: w <- w - lr (grad + lam (w - theta) + mu w), R times; `best`: each client chooses."""
+    """`ft`: u itself; `mean`: a running mean of u; `prox`: w <- w - lr (grad + lam (w - theta) + mu w), R times.
 
-    keep: Literal["ft", "prox", "best"]
+    With `best` each client chooses between `ft`, `prox` and training alone.
+    """
+
+    keep: Literal["ft", "mean", "prox", "best"]
     descent: Descent
     lam: float
+    fade: float
     trial: Trial
 
     def first(self, model: State) -> State:
         """What clients keep beside their first model, weights (S, n) and buffers: two scouts, and how they did."""
-        if self.keep != "best":
-            return {}
         clients = len(model["w"])
-        tally = {"sums": torch.zeros(4, 4).expand(clients, 4, 4), "turns": torch.zeros(clients, dtype=torch.int64)}
+        turns = {"turns": torch.zeros(clients, dtype=torch.int64)}
+        if self.keep in ("ft", "mean"):
+            return turns if self.keep == "mean" else {}
+        fit = unfit(clients, self.fade)
+        if self.keep == "prox":
+            return fit
+        tally = {"sums": torch.zeros(4, 4).expand(clients, 4, 4), **turns}
         scouts = {**apart(model, "alone"), **apart(model, "near")}
-        return {**tally, **scouts, "choice": torch.full((clients,), ALONE)}
+        return {**tally, **scouts, "choice": torch.full((clients,), ALONE), **fit}
 
     def followed(self, clients: State, shift: Tensor) -> State:
         """The client's own models after the shared one has moved, in the memory of its shift; one alone does not."""
@@ -54,9 +65,13 @@ class Keeping:
             return {"w": w, **buffers, "log/loss": loss}
 
         if self.keep == "prox":
-            return beside(shared, lambda: self.near(model_of(clients), self.lam, theta, batches()), theta)
-        u = shared()
-        return u, model_of(u) if self.keep == "ft" else self.best(clients, model_of(u), cohort, batches)
+            lam = faded(self.lam, clients, self.fade)
+            u, own = beside(shared, lambda: self.near(model_of(clients), lam, theta, batches()), theta)
+        else:
+            u = shared()
+            ways = {"ft": lambda: model_of(u), "mean": lambda: averaged(clients, model_of(u))}
+            own = ways.get(self.keep, lambda: self.best(clients, model_of(u), cohort, batches))()
+        return u, {**own, **fitted(clients, u["log/loss"])}
 
     def near(self, model: State, lam: float | Tensor, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> State:
         """The model after its steps, held near theta, and its buffers with it."""
@@ -71,7 +86,7 @@ class Keeping:
         """The model of each client's choice, which loses no sample unless it is `ft` on trial; the candidates."""
         choice, turn = clients["choice"], self.trial.turn(clients)
         on, ends = turn < self.trial.rounds, turn + 1 == self.trial.rounds
-        lam = torch.where(choice == PROX, self.lam, 0.0)[:, None]
+        lam = torch.where(choice == PROX, 1.0, 0.0)[:, None] * faded(self.lam, clients, self.fade)
         own = self.near(model_of(clients), lam, clients["theta"], batches())
         state = {**clients, "turns": clients["turns"] + 1}
         if bool(on.any()):
@@ -107,6 +122,20 @@ class Keeping:
             drawn = batches("held", 2, only=some)
             sums = sums + late * scores(self.descent.task, [alone, u, near], drawn)
         return {"sums": sums, **apart(alone, "alone"), **apart(near, "near")}
+
+
+def averaged(clients: State, u: State) -> State:
+    """The mean of the models u that a client has had, the first ten alike; counts of batches are those of the last."""
+    turns = clients["turns"] + 1
+    part = (1.0 / turns).clamp(min=MEAN)
+
+    def mean(name: str) -> Tensor:
+        old, new = clients[name], u[name]
+        if not new.is_floating_point():
+            return new
+        return old + (new - old) * part.view(-1, *[1] * (new.dim() - 1)).to(new)  # each operation rounds alike anywhere
+
+    return {**{name: mean(name) for name in u}, "turns": turns}
 
 
 def either(mask: Tensor, one: State, other: State) -> State:

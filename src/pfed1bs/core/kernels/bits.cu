@@ -5,9 +5,10 @@ typedef unsigned char Byte;
 typedef struct {
     const void *source;
     void *target;
-    int *bad; /* set where a number has no sign */
+    int *bad; /* set where a number has no sign, or is none */
     long long rows;
     long long m; /* signs of a row */
+    int exact; /* whether all have to be +1 or -1 */
 } Bits;
 
 KERNEL_OF(256) pack_signs(CONSTANT Bits bits) {
@@ -19,7 +20,7 @@ KERNEL_OF(256) pack_signs(CONSTANT Bits bits) {
     int bad = 0;
     for (int b = 0; b < 8 && first + b < bits.m; b++) {
         byte |= (x[b] >= 0) << b;
-        bad |= !(fabsf(x[b]) <= 3.402823466e+38f);
+        bad |= bits.exact ? fabsf(x[b]) != 1 : !(fabsf(x[b]) <= 3.402823466e+38f);
     }
     ((Byte *)bits.target)[i] = byte;
     if (bad) *bits.bad = 1;
