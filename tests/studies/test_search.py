@@ -46,7 +46,7 @@ def test_the_optimum_of_three_options_is_bracketed_and_near():
     search = searched(
         hill(lr=0.15, server_lr=0.3, lam=0.1), 9, Axis("lr", 0.05), Axis("server_lr", 1.0), Axis("lam", 0.1)
     )
-    assert [search.edge(at) for at in range(3)] == ["inside"] * 3
+    assert [search.edge(at) for at in (1, 2)] == ["inside"] * 2 and search.edge(0).count("with other options") == 2
     assert search.options(search.best) == {"lr": 0.15, "server_lr": 0.3333, "lam": 0.1}
 
 
@@ -86,6 +86,18 @@ def test_an_end_that_the_budget_did_not_reach_is_called_open():
     assert searched(hill(lr=100.0), 4, Axis("lr", 0.05)).edge(0) == "at the upper end"
     assert searched(hill(lr=1e-6), 4, Axis("lr", 0.05)).edge(0) == "at the lower end"
     assert searched(hill(lr=1.0), 1, Axis("lr", 1.0)).edge(0) == "at the lower end, at the upper end"
+
+
+def test_a_value_is_inside_only_among_those_tried_with_the_other_options_at_their_best():
+    two = Axis("lr", 1.0), Axis("lam", 1.0)
+    tried = {(0.0, 0.0): 1.0, (-1.0, 0.0): 0.0, (1.0, 0.0): 0.0, (0.0, 1.0): 2.0, (0.0, 2.0): 1.0}
+    search = Search(two, tried=tried)
+    sides = "lower side tried with other options, upper side tried with other options"
+    assert [search.edge(at) for at in (0, 1)] == [sides, "inside"]
+    search.tried |= {(-1.0, 1.0): 0.5}
+    assert search.edge(0) == "upper side tried with other options"
+    search.refused |= {(at, 1.0): "too much" for at in (0.25, 0.5, 1.0)}
+    assert search.edge(0) == "at its upper limit"
 
 
 def test_of_equal_scores_the_middle_is_the_best():

@@ -11,7 +11,13 @@ from pfed1bs import make
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import UserError
+from pfed1bs.data import federate
+from pfed1bs.data import load as load_data
 from pfed1bs.engine.metrics import METRICS
+from pfed1bs.engine.rounds import Schedule, simulate
+from pfed1bs.engine.scores import evaluate
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import federation
 from pfed1bs.studies import comparison, tuning
@@ -56,9 +62,39 @@ def test_the_search_begins_with_the_values_of_the_recipe(tmp_path):
     assert starts == [{"lr": 0.7}, {"lr": 0.7, "server_lr": 1.0, "lam": 0.02}]
 
 
+def test_the_search_can_begin_with_the_defaults_whatever_the_recipe_has_found(tmp_path):
+    recipe = tmp_path / "found.toml"
+    recipe.write_text("[algorithm]\nmu = 0.25\n[options.decomfl]\nlr = 0.7\ndirections = 2\nmoves = 1\n")
+    words = [str(recipe), "--algorithms", "decomfl", "--points", "1", "--seeds", "100", *SMALL]
+    for word, lr in (("recipe", 0.7), ("defaults", 0.05)):
+        assert cli.main(["tune", *words, "--from", word, "--out", str(tmp_path / word)]) == 0
+        [found] = json.loads((tmp_path / word / "tuning.json").read_text())["methods"]
+        assert found["options"]["lr"] == lr
+        [path] = (tmp_path / word).glob("*/config.toml")
+        told = tomllib.loads(path.read_text())["algorithm"]
+        assert (told["directions"], told["lr"], told["mu"]) == (2, lr, 0.25)  # what is not searched stays
+    assert cli.main(["tune", *words, "--from", "nowhere", "--out", str(tmp_path / "x")]) == 2
+
+
 def test_every_knob_is_an_option_of_its_method():
     for name, knob in tuning.KNOBS.items():
         assert knob in [axis.option for axis in tuning.axes(name)]
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_option_that_is_searched_changes_what_is_judged(name):
+    data = federate(load_data("digits"), 3, "iid", cap=24)
+    schedule, searched = Schedule(2, None, steps=4, batch=8), tuning.axes(name)
+
+    def loss(**options):
+        method = make(name, Task(build("mlp", data.shape, data.num_classes)), **options)
+        [*_, done] = simulate(method, data, schedule)
+        return evaluate(method, data, done.progress, schedule)["personal"].loss.tolist()
+
+    starts = {axis.option: axis.start for axis in searched}
+    first = loss(**starts)
+    for axis in searched:
+        assert loss(**starts | {axis.option: axis.value(-1)}) != first, axis.option
 
 
 def test_every_method_has_the_same_number_of_runs_and_the_best_mean_wins(tmp_path):

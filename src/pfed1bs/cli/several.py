@@ -17,8 +17,9 @@ from pfed1bs.report.results import labelled
 from pfed1bs.report.saved import saved
 from pfed1bs.report.statistics import Against
 from pfed1bs.runs import flags
-from pfed1bs.runs.config import Config, DataConfig, as_tables, load
+from pfed1bs.runs.config import Config, DataConfig, as_tables, load, of_tables
 from pfed1bs.runs.folder import written
+from pfed1bs.runs.recipes import read
 from pfed1bs.runs.run import folder_of
 from pfed1bs.studies import chosen, comparison, finished, sweeping, tuning
 from pfed1bs.studies.design import Design, varied
@@ -46,6 +47,7 @@ TUNED = {
     "--algorithms": "names with commas between, or all (default: those of the recipe)",
     "--seeds": "whole numbers with commas between, none of the recipe's tables (default: 100,101)",
     "--points": "sets of options that are tried for every method, with all seeds each (default: 9)",
+    "--from": "where the search begins: recipe, its [options.NAME] tables (default), or defaults, as if it had none",
     "--searched": "options with commas between (default: lr, server_lr, step and the method's own knob)",
     "--gradients": COMPARED["--gradients"],
     "--parallel": COMPARED["--parallel"],
@@ -95,8 +97,8 @@ def tune_command(words: list[str]) -> None:
     ready(config, own.resume)
     folder = empty(config, "tune", own.resume)
     design, points = designed(own, rest), whole(own, "points", 9)
-    among = tuple(own.searched.split(",")) if own.searched else ()
-    study = tuning.Study(config, tuple(names), judged, points, folder, design, among)
+    among, start = tuple(own.searched.split(",")) if own.searched else (), begun(vars(own)["from"], recipe, rest, names)
+    study = tuning.Study(config, tuple(names), judged, points, folder, design, among, start)
     again = pasted(["tune", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
     with Board(folder, points * len(names) * len(judged)) as board:
         for wave in study.waves():
@@ -107,6 +109,14 @@ def tune_command(words: list[str]) -> None:
     if own.write:
         written(Path(own.write), chosen.rewritten(Path(own.write).read_text(), study.methods))
     terminal.show_tuned(study, folder, own.json)
+
+
+def begun(word: str | None, recipe: str | None, rest: list[str], names: list[str]) -> Config | None:
+    """The configuration with whose values a search begins, if --from names another than the recipe's."""
+    if word not in (None, "recipe", "defaults"):
+        raise UserError(f"--from must be recipe or defaults, got {word}", "leave it out for the values of the recipe")
+    tables = read(recipe) if recipe and word == "defaults" else {}
+    return of_tables({**tables, "options": {}}, rest, names) if tables else None
 
 
 def empty(config: Config, label: str, resume: bool) -> Path:

@@ -153,7 +153,7 @@ def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
 def _open(edge: str) -> str:
     """Where better values may be, in a word or two."""
     ends = [word for end, word in (("upper end", "above"), ("lower end", "below")) if end in edge]
-    return "both sides" if len(ends) == 2 else ends[0] if ends else "limit"
+    return "both sides" if len(ends) == 2 else ends[0] if ends else "limit" if "limit" in edge else "with others"
 
 
 def show_cells(title: str, found: Sequence[Entered]) -> None:

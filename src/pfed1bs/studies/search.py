@@ -6,7 +6,7 @@ inside, the neighbours that were left out, then factors of half the width. How m
 """
 
 from dataclasses import dataclass, field
-from math import dist
+from math import copysign, dist, inf
 from statistics import fmean
 
 FACTOR = 3.0  # between neighbours, at first
@@ -70,12 +70,19 @@ class Search:
         return []
 
     def edge(self, axis: int) -> str:
-        """Where the best value of an option lies: inside of those tried, at a limit of the option, at an open end."""
+        """Where the best value of an option lies: inside of those tried, at a limit of the option, at an open end.
+
+        Inside is judged with the other options at their best. Where a side was tried with others alone, that is said.
+        """
         best, found = self.best, []
         for sign, end in ((-1, "lower"), (1, "upper")):
-            if not self._beyond(best, axis, sign):
-                limit = self._side(best, axis, sign) is None
-                found.append(f"at its {end} limit" if limit else f"at the {end} end")
+            if self._near(best, axis, sign * inf):
+                continue
+            if self._side(best, axis, sign) is None:
+                found.append(f"at its {end} limit")
+            else:
+                elsewhere = self._beyond(best, axis, sign)
+                found.append(f"{end} side tried with other options" if elsewhere else f"at the {end} end")
         return ", ".join(found) or "inside"
 
     @property
@@ -89,7 +96,7 @@ class Search:
     def _near(self, place: Place, axis: int, step: float) -> bool:
         """Whether a place that differs in this option alone, by no more than a step, has been tried."""
         line = [other[axis] for other in self.tried if _rest(other, axis) == _rest(place, axis)]
-        return any(0 < (at - place[axis]) / step <= 1 for at in line)
+        return any(0 < (at - place[axis]) * copysign(1, step) <= abs(step) for at in line)
 
     def _missing(self, place: Place, axis: int, sign: float) -> Place | None:
         """The neighbour on a side where nothing has been tried yet; None: something has, or nothing can be."""

@@ -55,7 +55,7 @@ KNOBS = {
     "apfl": "alpha",
     "fedproto": "lam",
     "dispfl": "density",
-    "knnper": "lam",
+    "knnper": "scale",
 }
 STARTS = {("pfed1bs-delta", "step"): 1.0, ("delta-float32", "step"): 1.0}  # where the default stands for a rule
 
@@ -67,11 +67,12 @@ def axes(
     known = keys(algorithm_class(method))
     names = [name for name in (*STEPS, KNOBS.get(method, "")) if name in known and (not among or name in among)]
     starts = {name: given.get(name) or STARTS.get((method, name), known[name].default) for name in names}
-    return tuple(
-        Axis(name, start, known[name].range in (SHARE, FRACTION, INSIDE))
-        for name, start in starts.items()
-        if isinstance(start, float) and start > 0
-    )
+    return tuple(axis(method, name, start) for name, start in starts.items() if isinstance(start, float) and start > 0)
+
+
+def axis(method: str, name: str, start: float) -> Axis:
+    """An option of a method, searched from a value on."""
+    return Axis(name, start, keys(algorithm_class(method))[name].range in (SHARE, FRACTION, INSIDE))
 
 
 @dataclass
@@ -151,6 +152,7 @@ class Study:
     folder: Path
     design: Design = PLAIN
     among: tuple[str, ...] = ()  # options that may be searched; none: the steps and the method's own
+    start: Config | None = None  # whose values the search begins with; None: those of `config`
 
     def __post_init__(self) -> None:
         """Refuse the seeds of tables, and methods without anything to search."""
@@ -169,8 +171,8 @@ class Study:
         return [Tuned(name, Search(self.axes(name)), metric=self.metric) for name in self.names]
 
     def axes(self, method: str) -> tuple[Axis, ...]:
-        """What is searched of a method, from the values that the recipe has for it."""
-        return axes(method, self.among, self.config.with_method(method, self.seeds[0]).algorithm)
+        """What is searched of a method, from the values that the recipe has for it unless others are given."""
+        return axes(method, self.among, (self.start or self.config).with_method(method, self.seeds[0]).algorithm)
 
     @cached_property
     def metric(self) -> Metric:
