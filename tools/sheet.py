@@ -16,7 +16,7 @@ from typing import Any
 from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import table
 from pfed1bs.report.results import significant
-from pfed1bs.report.statistics import TAIL, Against, scores
+from pfed1bs.report.statistics import TAIL, Against, chance, scores
 from pfed1bs.runs.late import last_scores
 
 HEADS = "method", "accuracy, %", "last five, %", "minus `{}`", "last five, minus it", "p (Holm)", "MiB in all", "rounds"
@@ -34,7 +34,7 @@ def sheet(path: Path) -> str:
         differences = [_told(item, "difference", "interval"), _told(item, "late", "late_interval")]
         span = f"{ends[0]:.0f}" + (f" to {ends[-1]:.0f}" if ends[0] < ends[-1] else "")
         own = [f"`{label}`", *(f"{value.mean:.2f} \u00b1 {value.deviation or 0:.2f}" for value in (last, late))]
-        lines.append([*own, *differences, _chance(item), significant(mib.mean, 3), span])
+        lines.append([*own, *differences, chance(item["p"] if item else None), significant(mib.mean, 3), span])
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
@@ -75,11 +75,6 @@ def _told(item: dict[str, object] | None, key: str, ends: str) -> str:
         return ""
     low, high = item[ends]
     return f"{item[key]:+.2f} ({low:+.2f} to {high:+.2f})"
-
-
-def _chance(item: dict[str, object] | None) -> str:
-    p = item and item["p"]
-    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 if __name__ == "__main__":

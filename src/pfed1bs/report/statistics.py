@@ -158,7 +158,7 @@ class Against:
         lines = [
             [
                 *(item.method, f"{item.difference:+.{digits}f}", ranged(item.interval, digits, "+")),
-                *((_chance(item.p), _chance(item.equal)) if self.tests else ()),
+                *((chance(item.p), chance(item.equal)) if self.tests else ()),
                 "" if item.late is None else f"{item.late:+.{digits}f}",
                 ranged(item.late_interval, digits, "+"),
             ]
@@ -210,5 +210,6 @@ def ranged(ends: tuple[float, float] | None, digits: int, plus: str = "") -> str
     return "" if ends is None else f"{ends[0]:{plus}.{digits}f}..{ends[1]:{plus}.{digits}f}"
 
 
-def _chance(p: float | None) -> str:
+def chance(p: float | None) -> str:
+    """A p-value in words; empty where there is none."""
     return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"

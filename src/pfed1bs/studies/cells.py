@@ -8,7 +8,7 @@ from typing import cast
 from pfed1bs.facts import costs
 from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import Json
-from pfed1bs.report.statistics import MARGIN, Difference
+from pfed1bs.report.statistics import MARGIN, Difference, chance
 
 CLOSE = 1.0  # points; nearer, or within two deviations of the difference, a cell counts as reproduced
 OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
@@ -75,7 +75,7 @@ class Entered:
         """The difference in words: mean, interval, and how sure it is that it lies within the margin."""
         if self.difference is None or len(self.difference.values) < 2:
             return ""
-        return f"{between(self.difference)}, p {self.difference.equal():.3f}"
+        return f"{between(self.difference)}, p {chance(self.difference.equal())}"
 
     @property
     def highest(self) -> tuple[int, Spread] | None:
