@@ -24,12 +24,8 @@ EVERY = torch.arange(48)
 OWN = tuple(EVERY.view(4, 12))
 DATA = Federation(torch.randn(48, 6, generator=stream(0, "inputs")), EVERY % 3, OWN, OWN, EVERY, 3)
 TASK = Task(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)))
-SHORT = {
-    "trial": 1,
-    "again": 1,
-    "momentum": 0.5,
-    "samples": 1,
-}  # for a trial within two rounds, and another kind of step
+SHORT = {"trial": 1, "again": 1, "moves": 2}  # for a trial within two rounds, and few directions
+OTHER = {"momentum": 0.5, "fade": 0.5, "epsilon": 1.0}  # numbers that change what is computed
 SIZE = {"steps": 2, "batch": 4}
 
 
@@ -40,7 +36,7 @@ def variants(name):
         kind = kinds[field.name]
         values = (True, False) if kind is bool else get_args(kind) if get_origin(kind) is Literal else ()
         others.append([(field.name, value) for value in values if value != field.default])
-    short = {field.name: SHORT[field.name] for field in fields(found) if field.name in SHORT}
+    short = {field.name: value for field in fields(found) if (value := {**SHORT, **OTHER}.get(field.name))}
     return [{}, *({**short, **dict(filter(None, row))} for row in zip_longest(*others))]
 
 

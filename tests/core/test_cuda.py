@@ -12,6 +12,7 @@ from pfed1bs.core.sketch import Rotation, srht
 from pfed1bs.core.transform import butterfly, hadamard
 from pfed1bs.core.votes import pack, pack_signs, sign, tally, unpack
 from pfed1bs.engine.pending import Pending, Unknown
+from pfed1bs.engine.recorder import Recorder
 
 
 @pytest.fixture(params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -239,6 +240,14 @@ def test_a_pending_sketch_becomes_that_of_any_round_in_the_same_memory(device, n
         assert torch.equal(cuda.project(w.to(device), phi.tables(device)).cpu(), real.forward(w))
         assert torch.equal(cuda.lift(u.to(device), phi.tables(device)).cpu(), real.adjoint(u))
         assert [part.data_ptr() for part in phi.tables(device).parts()] == places
+
+
+def test_a_recorder_fills_in_the_sketches_of_the_round_to_come(device):
+    recorder, w = Recorder(), numbers(2, 100)
+    pending = recorder._pending[device] = Pending(device)
+    phi = srht(100, 30, 5, pending)
+    recorder.foresee(3)
+    assert torch.equal(cuda.project(w.to(device), phi.tables(device)).cpu(), srht(100, 30, 5, 3).forward(w))
 
 
 def test_whoever_computes_with_a_pending_round_is_told_so():

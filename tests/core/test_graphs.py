@@ -51,6 +51,56 @@ def test_work_that_cannot_be_recorded_is_tried_once_and_leaves_the_random_state(
     assert tried == [max] and states == ["before"]
 
 
+def test_the_graphs_that_were_not_used_for_longest_are_given_up(monkeypatch):
+    def record(self, work, given):
+        self.recorded = True
+
+    monkeypatch.setattr(torch.cuda, "default_generators", (SimpleNamespace(clone_state=lambda: "before"),))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(graphs._Graph, "record", record)
+    recorded = Graphs()
+    for key in range(10):
+        assert recorded._graph(key, max, {}) is None and recorded._graph(key, max, {}).recorded
+        assert key < 1 or recorded._graph(1, max, {}).recorded  # in use
+    assert len(recorded._known) == graphs.LIMIT == 8
+    assert [recorded._graph(key, max, {}) for key in (0, 2)] == [None, None]  # as if they were new
+
+
+@pytest.mark.parametrize("enabled, able", [(True, True), (True, False), (False, True)])
+def test_work_is_timed_as_it_will_run(monkeypatch, enabled, able):
+    done, states = [], []
+
+    class Recording:
+        def __init__(self, graph, capture_error_mode):
+            done.append("record")
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *error):
+            if not able:
+                raise RuntimeError("not permitted when stream is capturing")
+
+    def event(enable_timing):
+        return SimpleNamespace(record=lambda: done.append("|"), synchronize=lambda: None, elapsed_time=lambda end: 7)
+
+    random = SimpleNamespace(clone_state=lambda: "before", graphsafe_set_state=states.append)
+    fakes = {
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: done.append("replay")),
+        "graph": Recording,
+        "Event": event,
+        "default_generators": (random,),
+        "current_device": lambda: 0,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(graphs, "enabled", enabled)
+    assert graphs.milliseconds(lambda: done.append("work")) == 7
+    run = "replay" if enabled and able else "work"
+    assert done == ["work", "work", *(["record", "work"] if enabled else []), run, "|", run, "|"]
+    assert states == (["before"] if enabled and not able else [])
+
+
 def test_a_recorded_cohort_knows_its_clients_and_samples_and_nothing_else():
     cohort = _Sized(3, torch.tensor([5, 6, 7]), Pending(torch.device("cpu")))
     assert len(cohort.ids) == 3 and cohort.sizes.tolist() == [5, 6, 7]

@@ -1,6 +1,7 @@
 """What clients say is packed and on its way before a device is waited for."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.core.rng import stream
 from pfed1bs.core.votes import pack, sign
 from pfed1bs.data import Federation
-from pfed1bs.engine import turns
+from pfed1bs.engine import answers, turns
 from pfed1bs.engine.answers import ready
+from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.turns import Diverged
 from pfed1bs.wire.codecs import Floats, Signs
@@ -26,6 +28,17 @@ def test_signs_are_packed_and_all_else_stays_as_it_is():
     assert torch.equal(fields["scale"], scale)
     x[1, 2] = 0.0
     assert not ready(LAYOUT, {"signs": x})[1] and ready(LAYOUT, {"scale": scale})[1] is True
+
+
+def test_signs_leave_their_device_packed(monkeypatch):
+    left, home = [], answers._home
+    monkeypatch.setattr(answers, "_home", lambda field, **how: left.append(field.dtype) or home(field, **how))
+    said = {"signs": sign(torch.randn(2, 11, generator=stream(0, "signs")))}
+    method = SimpleNamespace(up={"signs": LAYOUT["signs"]})
+    ids = torch.arange(2)
+    assert len(answers.say(method, said, Cohort(0, 0, ids, ids, ids))) == 2
+    ready(method.up, said)
+    assert left == [torch.uint8] * 2
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elsewhere import Away, Elsewhere
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.engine import answers as spoken
 from pfed1bs.engine.answers import listen, say
@@ -281,3 +282,44 @@ def test_places_that_do_not_ascend_or_do_not_exist_are_refused(at):
 def test_a_part_with_another_number_of_rows_is_refused():
     with pytest.raises(ValueError, match="2 places cannot be filled from rows"):
         replaced({"w": torch.arange(3.0)}, torch.tensor([0, 1]), {"w": torch.zeros(3)})
+
+
+@dataclass(frozen=True)
+class Speaker(Bare):
+    """Says signs and numbers."""
+
+    up = {"signs": Signs(1000), "numbers": Floats((7000,))}
+
+
+class Crossing(Elsewhere):
+    """Notes what leaves the device, and which of it goes to memory that the device writes by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.pinned = [], []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.empty and (kwargs or {}).get("pin_memory"):
+            self.pinned.append(tuple(args[0]))
+        source = args[-1] if func is torch.Tensor.copy_ else args[0] if func is torch.Tensor.cpu else None
+        if isinstance(source, Away):
+            self.left.append((tuple(source.shape), source.dtype))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("pinned, waits", [(1, [(3, 125), (3, 7000)]), (spoken.PINNED, [(3, 7000)]), (1 << 20, [])])
+def test_signs_leave_a_device_packed_and_long_fields_into_pinned_memory(monkeypatch, pinned, waits):
+    signs, some = torch.ones(3, 1000), cohort_of([0, 1, 2])
+    signs[:, ::3] = -1
+    message = {"signs": signs, "numbers": torch.arange(21e3).view(3, 7000)}
+    expected = say(Speaker(), message, some)
+    monkeypatch.setattr(spoken, "PINNED", pinned)
+    left = {((3, 125), torch.uint8), ((3, 7000), torch.float32)}
+    with Crossing() as crossing:
+        away = {name: field.to("cuda") for name, field in message.items()}
+        assert say(Speaker(), away, some) == expected
+        assert {*crossing.left} == left and crossing.pinned == waits
+        crossing.left.clear()
+        fields, good = spoken.ready(Speaker.up, away)
+    assert good and say(Speaker(), fields, some) == expected
+    assert {*crossing.left} == left and crossing.pinned[len(waits) :] == [(3, 125), (3, 7000)]  # nobody waits

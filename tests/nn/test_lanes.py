@@ -1,11 +1,14 @@
 """Clients side by side: each one's numbers are those it has alone."""
 
+from math import inf
+
+import pytest
 import torch
 from torch import nn
 
 from pfed1bs.core.rng import stream
-from pfed1bs.nn import cuda_steps
-from pfed1bs.nn.lanes import abreast, beside, client_by_client, placed
+from pfed1bs.nn import cuda_steps, lanes
+from pfed1bs.nn.lanes import Ways, abreast, beside, client_by_client, placed
 from pfed1bs.nn.stacked import Pass, Places
 
 
@@ -61,3 +64,42 @@ def test_two_works_on_the_cpu_are_done_one_after_the_other():
     done = []
     assert beside(lambda: done.append(1) or "first", lambda: done.append(2) or 7, torch.zeros(2, 3)) == ("first", 7)
     assert done == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "taken, fastest",
+    [
+        ({"a": 3.0, "b": 1.0, "c": 2.0}, "b"),
+        ({"a": 1.0, "b": inf, "c": inf}, "a"),
+        ({"a": inf, "b": inf, "c": 9.0}, "c"),
+    ],
+)
+def test_the_fastest_way_is_taken_and_measured_once_for_every_size(monkeypatch, taken, fastest):
+    gone, measured = [], []
+
+    def milliseconds(work):
+        work()
+        measured.append(gone.pop())
+        if taken[measured[-1]] == inf:
+            raise torch.OutOfMemoryError
+        return taken[measured[-1]]
+
+    def way(name):
+        def go(now):
+            gone.append(name)
+            return now.values["w"], now, lambda error: now.places.add("w", error)
+
+        return go
+
+    monkeypatch.setattr(lanes, "milliseconds", milliseconds)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    ways, chosen, w = {name: way(name) for name in taken}, Ways(), torch.ones(2, 3)
+    for count, x in ((1, torch.zeros(2, 4)), (1, torch.zeros(2, 4)), (2, torch.zeros(2, 5))):
+        out = torch.zeros(2, 3)
+        outputs, _, back = chosen(ways, Pass(nn.Identity(), 2, {"w": w}, Places({"w": out}, keep=1.0, scale=1.0)), x)
+        assert gone.pop() == fastest and measured == [*ways] * count
+        assert torch.equal(w, torch.ones(2, 3)) and not out.any()  # measured on copies
+        back(outputs)
+        assert torch.equal(out, w)
+    chosen(ways, Pass(nn.Identity(), 2, {"w": w}, None), torch.zeros(2, 6))  # judged, at another size
+    assert gone == [fastest] and len(measured) == 6

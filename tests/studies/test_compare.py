@@ -6,12 +6,15 @@ import signal
 import sys
 import time
 import tomllib
+from multiprocessing import get_context
 from threading import Thread
 
 import pytest
+import torch
 
 from pfed1bs.cli import main as cli
 from pfed1bs.cli import terminal
+from pfed1bs.engine import memory
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import collect
 from pfed1bs.report.results import results
@@ -204,6 +207,18 @@ def test_runs_side_by_side_are_those_of_runs_one_after_the_other(tmp_path, capsy
     ours, theirs = (json.loads((tmp_path / name / "compare.json").read_text()) for name in ("apart", "beside"))
     numbers = ("algorithm", "seed", "accuracy", "total_mib")
     assert [[run[key] for key in numbers] for run in ours] == [[run[key] for key in numbers] for run in theirs]
+
+
+def test_a_process_beside_others_takes_its_part_of_the_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "sharers", 1)
+    monkeypatch.setattr(comparison.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (900, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    ours, theirs = get_context("spawn").Pipe()
+    ours.close()  # there is nothing to do
+    comparison._work(theirs, tmp_path, 4)
+    assert memory.free(torch.device("cuda")) == 250
 
 
 @pytest.mark.usefixtures("forked_runs")

@@ -88,24 +88,29 @@ class _Graph:
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """What some work takes a CUDA device when it is replayed, or as it is where it cannot be recorded."""
+    """What some work takes a CUDA device as it will run: replayed, or as it is where it is not recorded."""
     for _ in range(2):  # libraries make themselves ready
         work()
-    graph, replay = torch.cuda.CUDAGraph(), work
-    random = torch.cuda.default_generators[torch.cuda.current_device()]
+    run = _replayable(work) if enabled else work
+    run()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def _replayable(work: Callable[[], object]) -> Callable[[], object]:
+    """The replay of some work, or the work itself if it cannot be recorded."""
+    graph, random = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
     before = random.clone_state()
     try:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             work()
-        replay = graph.replay
     except RuntimeError as error:
         random.graphsafe_set_state(before)
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
-    replay()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    begin.record()
-    replay()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end))
+        return work
+    return graph.replay

@@ -112,8 +112,9 @@ def placed(places: Places, gradients: Mapping[str, Tensor | None]) -> None:
 class Ways:
     """Ways to compute the same for all clients of a GPU: each is measured once for every size, the fastest is taken.
 
-    Measured is a forward and a backward pass inside a graph, on a copy of the values. A pass that is not differentiated
-    goes the way of those that are. The libraries' own ways of convolving are measured too, by them.
+    Measured is a forward and a backward pass, inside a graph where steps are recorded, on a copy of the values. A pass
+    that is not differentiated goes the way of those that are. The libraries' own ways of convolving are measured too,
+    by them.
     """
 
     def __init__(self) -> None:
