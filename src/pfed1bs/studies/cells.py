@@ -8,7 +8,7 @@ from typing import cast
 from pfed1bs.facts import costs
 from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import Json
-from pfed1bs.report.statistics import MARGIN, Difference, chance
+from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
 
 CLOSE = 1.0  # points; nearer, or within two deviations of the difference, a cell counts as reproduced
 OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
@@ -31,7 +31,7 @@ class Entered:
     wanted: int  # seeds
     rows: Sequence[Json]
     paper: Sequence[float] | None = None  # mean and deviation
-    base: Sequence[Json] = ()  # the runs that it is compared with
+    beside: Verdict | None = None  # how it compares with another label of its part, seed by seed
     logged: Sequence[str] = ()  # diagnostics that it has
     peaks: bool = False  # whether its highest evaluation is told
 
@@ -66,16 +66,12 @@ class Entered:
         return "" if printed is None else printed.printed + (" cannot be right" if printed.wrong else "")
 
     @property
-    def difference(self) -> Difference | None:
-        """Seed by seed to the runs it is compared with, over the seeds that both have; None without any."""
-        return _paired(_ends(self.rows), _ends(self.base)) if self.rows is not self.base else None
-
-    @property
-    def apart(self) -> str:
-        """The difference in words: mean, interval, and how sure it is that it lies within the margin."""
-        if self.difference is None or len(self.difference.values) < 2:
-            return ""
-        return f"{between(self.difference)}, p {chance(self.difference.equal())}"
+    def apart(self) -> tuple[str, str, str, str]:
+        """In words: the difference, its p-values if equal and if apart, and the difference of the last evaluations."""
+        if (item := self.beside) is None:
+            return "", "", "", ""
+        late = "" if item.late is None else between(item.late, item.late_interval)
+        return between(item.difference, item.interval), chance(item.p), chance(item.equal), late
 
     @property
     def highest(self) -> tuple[int, Spread] | None:
@@ -89,9 +85,9 @@ class Entered:
     @property
     def lost(self) -> Difference | None:
         """From the highest evaluation to the end, seed by seed; None where the end is the highest."""
-        curves, (at, _) = _curves(self.rows), self.highest or (0, None)
-        ends = {seed: curve[max(curve)] for seed, curve in curves.items()}
-        return _paired(ends, {seed: curve[at] for seed, curve in curves.items() if at < max(curve)})
+        at, _ = self.highest or (0, None)
+        values = tuple(own[max(own)] - own[at] for _, own in sorted(_curves(self.rows).items()) if at < max(own))
+        return Difference("", "", values) if values else None
 
     @property
     def facts(self) -> Json:
@@ -99,9 +95,10 @@ class Entered:
         found = {key: value for key in (*NUMBERS, *self.logged) if (value := self.spread(key))}
         about: Json = {"part": self.part, "label": self.label, "data": self.data, "wanted": self.wanted}
         about |= {"seeds": len(self.rows), **{key: asdict(value) for key, value in found.items()}}
-        if item := self.difference:
-            about["difference"] = _facts(item)
-            about |= {"equal_within": {"margin": MARGIN, "p": item.equal()}} if len(item.values) > 1 else {}
+        if item := self.beside:
+            last = {"mean": item.difference, "seeds": item.seeds, "interval": item.interval, "p_holm": item.p}
+            about["difference"] = {**last, "late": item.late, "late_interval": item.late_interval}
+            about |= {"equal_within": {"margin": MARGIN, "p": item.equal}} if item.equal is not None else {}
         if self.peaks and self.highest:
             about["highest"] = {"after": self.highest[0], **asdict(self.highest[1])}
             about |= {"since_highest": _facts(self.lost)} if self.lost else {}
@@ -124,28 +121,14 @@ def _end(row: Json, key: str) -> object:
     return (cast(dict[str, list[object]], row.get("curve", {})).get(key) or [None])[-1]
 
 
-def between(found: Difference) -> str:
+def between(mean: float, interval: tuple[float, float] | None) -> str:
     """A difference and its interval; of one seed the difference alone."""
-    if len(found.values) < 2:
-        return f"{found.mean:+.2f}"
-    low, high = found.interval()
-    return f"{found.mean:+.2f} ({low:+.2f} to {high:+.2f})"
+    return f"{mean:+.2f}" + (f" ({interval[0]:+.2f} to {interval[1]:+.2f})" if interval else "")
 
 
 def _facts(found: Difference) -> Json:
     more = {"interval": found.interval(), "p": found.different()} if len(found.values) > 1 else {}
     return {"mean": found.mean, "seeds": len(found.values), **more}
-
-
-def _paired(ours: dict[int, float], theirs: dict[int, float]) -> Difference | None:
-    values = tuple(ours[seed] - theirs[seed] for seed in sorted({*ours} & {*theirs}))
-    return Difference("", "", values) if values else None
-
-
-def _ends(rows: Sequence[Json]) -> dict[int, float]:
-    """By seed, the accuracies of runs that did not diverge."""
-    found = [cast(Json, row["summary"]) for row in rows if "summary" in row]
-    return {int(str(summary["seed"])): float(str(summary["accuracy"])) for summary in found if "seed" in summary}
 
 
 def _curves(rows: Sequence[Json]) -> dict[int, dict[int, float]]:

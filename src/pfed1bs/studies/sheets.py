@@ -1,7 +1,7 @@
 """Tables and pictures of `pfed1bs reproduce`, from rows alone, with the paper's numbers beside ours."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -12,9 +12,10 @@ from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.records import Json
 from pfed1bs.report.results import significant
-from pfed1bs.report.statistics import MARGIN
+from pfed1bs.report.statistics import MARGIN, Against, Difference, Verdict
 from pfed1bs.runs.environment import environment
 from pfed1bs.runs.folder import written
+from pfed1bs.runs.late import LATE
 from pfed1bs.studies.cells import Entered, between, told
 from pfed1bs.studies.facets import METHODS
 from pfed1bs.studies.finished import Finished, record_of, table
@@ -22,6 +23,7 @@ from pfed1bs.studies.plan import Planned, Target
 from pfed1bs.studies.sweeps import against
 
 SUBSETS = {"cifar100": "20,000 of 60,000 pictures", "svhn": "20,000 of 99,289 pictures, classes balanced"}
+HOLM, WITHIN = "p if equal (Holm)", f"p if {MARGIN} apart"  # heads of what a difference was tested for
 DRAWN = {**PICTURES, **METHODS}
 LAST = {**LOGGED, "loss": "training loss"}  # of curves
 
@@ -32,13 +34,29 @@ def cells(target: Target, runs: Sequence[Planned], known: Finished) -> list[Ente
     for run in runs:
         found.setdefault((run.part, run.label), []).append(run)
     rows = {place: [row for run in own if (row := known.find(run))] for place, own in found.items()}
+    beside = {part: compared(target, rows, part) for part, _ in found}
     made = []
     for (part, label), own in found.items():
-        data, base = own[0].entry.config.data.name, rows.get((part, target.against), ())
-        paper = target.paper.get(label, {}).get(data)
-        own_rows = rows[part, label]
-        made.append(Entered(part, label, data, len(own), own_rows, paper, base, target.logged, target.peaks))
+        data, place = own[0].entry.config.data.name, (part, label)
+        paper, verdict = target.paper.get(label, {}).get(data), beside[part].get(label)
+        made.append(Entered(*place, data, len(own), rows[place], paper, verdict, target.logged, target.peaks))
     return made
+
+
+def compared(target: Target, rows: Mapping[tuple[str, str], Sequence[Json]], part: str) -> dict[str, Verdict]:
+    """The labels of a part beside the one that they are compared with, over the seeds that both have."""
+    runs: list[Json] = [
+        {**cast(Json, row["summary"]), "label": label}
+        for (within, label), own in rows.items()
+        for row in own
+        if within == part and "summary" in row
+    ]
+    seeds = {run["seed"] for run in runs if run["label"] == target.against}
+    if not seeds:
+        return {}
+    there = {run["label"] for run in runs if run["seed"] in seeds}
+    tested = tuple(label for label in target.tested if label in there)
+    return {item.method: item for item in Against(target.against, tested or None).verdicts(runs)}
 
 
 def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path) -> list[Entered]:
@@ -93,7 +111,7 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
     heads += ["MiB in all" if target.totals else "MiB a round", "seeds", *(["seconds a run"] if target.times else [])]
     heads += [LAST[key] for key in target.logged]
     heads += ["highest, %", "after rounds", "from there to the end"] if target.peaks else []
-    heads += [f"minus `{target.against}`, p of within {MARGIN}"] if target.against else []
+    heads += [f"minus `{target.against}`", HOLM, WITHIN, f"last {LATE}, minus it"] if target.against else []
     texts = []
     for part in parts:
         own = [cell for cell in found if cell.part == part]
@@ -106,30 +124,37 @@ def _across(target: Target, found: Sequence[Entered], parts: Sequence[str]) -> s
     """A line for every setting and a column for every method, then the same of differences."""
     labels = list(dict.fromkeys(cell.label for cell in found))
     at = {(cell.part, cell.label): cell for cell in found}
+    empty = Entered("", "", "", 0, ())  # where a setting leaves a method out
     run = [part for part in parts if any(cell.rows for cell in found if cell.part == part)]
     texts = []
     if run:
-        lines = [[part, *(_ours(at[part, label]) for label in labels)] for part in run]
+        lines = [[part, *(_ours(at.get((part, label), empty)) for label in labels)] for part in run]
         texts.append(_table(["setting", *labels], lines))
     if run and target.against:
         others = [label for label in labels if label != target.against]
-        lines = [[part, *(_apart(at[part, label]) for label in others)] for part in run]
-        texts.append(_table([f"minus `{target.against}`, p of within {MARGIN}", *others], lines))
+        lines = [[part, *(_apart(at.get((part, label), empty)) for label in others)] for part in run]
+        texts.append(_table([f"minus `{target.against}`; {HOLM}, {WITHIN}", *others], lines))
+        lines = [[part, *(at.get((part, label), empty).apart[-1] for label in others)] for part in run]
+        texts.append(_table([f"last {LATE}, minus `{target.against}`", *others], lines))
     left = f"Settings that were not run: {len(parts) - len(run)} of {len(parts)}.\n" if run != parts else ""
     return "\n".join(filter(None, [*texts, left]))
 
 
 def _ours(cell: Entered) -> str:
     """What came out, and of how many seeds where some are missing: cells of one line may have different ones."""
-    return cell.ours + (f" ({len(cell.rows)} of {cell.wanted})" if 0 < len(cell.rows) < cell.wanted else "")
+    return (cell.ours if cell.wanted else "") + (
+        f" ({len(cell.rows)} of {cell.wanted})" if 0 < len(cell.rows) < cell.wanted else ""
+    )
 
 
 def _apart(cell: Entered) -> str:
     """A difference with the number of its seeds; of one seed it has no interval."""
-    if cell.difference is None:
+    if cell.beside is None:
         return ""
-    seeds = len(cell.difference.values)
-    return f"{cell.apart or between(cell.difference)}; {seeds} seed{'s' if seeds > 1 else ''}"
+    seeds = cell.beside.seeds
+    difference, equal, far, _ = cell.apart
+    chances = f"p {equal or '-'}, {far or '-'}" if seeds > 1 else ""
+    return "; ".join(filter(None, [difference, chances, f"{seeds} seed{'s' if seeds > 1 else ''}"]))
 
 
 def ticked(target: Target) -> str:
@@ -157,8 +182,12 @@ def _line(target: Target, cell: Entered, shared: bool) -> list[str]:
     line += [f"{value.mean:.4f}" if value else "" for value in ends]
     if target.peaks:
         at, best = cell.highest or ("", None)
-        line += [told(best), str(at), between(cell.lost) if cell.lost else ""]
-    return [*line, *([cell.apart] if target.against else [])]
+        line += [told(best), str(at), _fallen(cell.lost) if cell.lost else ""]
+    return [*line, *(cell.apart if target.against else [])]
+
+
+def _fallen(lost: Difference) -> str:
+    return between(lost.mean, lost.interval() if len(lost.values) > 1 else None)
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
