@@ -72,12 +72,41 @@ def test_why_kernels_do_not_compile_is_said(card):
 
 def test_a_gpu_that_is_too_old_is_refused_by_name_and_passed_over_by_auto(card):
     card(capability=(6, 1))
-    reason = r"NVIDIA Toy has compute capability 6.1, torch \S+ needs 7.5"
+    reason = r"NVIDIA Toy has compute capability 6.1, torch \S+ was built for sm_75, sm_80, sm_90, compute_120"
     with pytest.raises(UserError, match=f"{reason}; .*--device cpu"):
         choose("cuda")
     with pytest.warns(UserWarning, match=f"the CPU is: {reason}"):
         assert choose("auto").type == "cpu"
     assert gpu.described().startswith("none: NVIDIA Toy has compute capability 6.1")
+
+
+def test_a_gpu_that_is_newer_than_torch_is_refused_by_name_with_the_way_out(card):
+    card(capability=(12, 0), arches=("sm_75", "sm_80", "sm_86", "sm_90"))
+    with pytest.raises(UserError, match=r"12.0, torch \S+ was built for sm_75, sm_80, sm_86, sm_90; .*--device cpu"):
+        choose("cuda")
+
+
+@pytest.mark.parametrize(
+    "capability, arches, runs",
+    [
+        ((8, 9), ["sm_86"], True),
+        ((8, 0), ["sm_86"], False),
+        ((9, 0), ["sm_86"], False),
+        ((9, 0), ["sm_90a"], True),
+        ((10, 3), ["sm_100"], True),
+        ((10, 3), ["sm_100a"], False),
+        ((10, 3), ["sm_100f"], True),
+        ((12, 1), ["sm_90", "compute_90"], True),
+        ((8, 9), ["compute_90"], False),
+        ((12, 0), ["gfx90a"], False),
+        ((12, 0), [], True),  # it does not say
+    ],
+)
+def test_chips_run_what_was_built_for_an_earlier_one_of_their_kind_or_can_be_compiled_anew(
+    card, capability, arches, runs
+):
+    card(capability=capability, arches=arches)
+    assert (gpu.trouble() is None) == runs
 
 
 def test_a_driver_that_does_not_match_torch_is_said_with_the_way_out(card):

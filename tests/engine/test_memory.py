@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pfed1bs.algorithms import make
+from pfed1bs.core import gpu
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
 from pfed1bs.engine import memory
@@ -62,7 +63,7 @@ def test_free_memory_is_the_devices_and_what_torch_keeps_for_later(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
     assert memory.free(GPU) == 140
-    monkeypatch.setattr(memory, "sharers", 10)
+    monkeypatch.setattr(gpu, "sharers", 10)
     assert memory.free(GPU) == 100
 
 

@@ -130,7 +130,8 @@ def test_running_out_of_memory_is_a_failure_with_the_way_out(error, monkeypatch,
     monkeypatch.setattr("pfed1bs.cli.commands.env_command", greedy)
     assert cli.main(["env"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("error: not enough memory") and "--chunk" in said
+    assert said.startswith("error: not enough memory") and "--chunk 1" in said and "--resume" in said
+    assert ("--device cpu" in said) == isinstance(error, torch.OutOfMemoryError)
 
 
 def test_another_runtime_error_is_a_bug(monkeypatch):

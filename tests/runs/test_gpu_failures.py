@@ -7,6 +7,7 @@ import torch
 
 from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.cli import main as cli
+from pfed1bs.core import gpu
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.failing import explained
 from pfed1bs.runs import checkpoint
@@ -103,6 +104,30 @@ def test_a_gpu_that_is_too_small_or_shared_is_named_with_who_has_its_memory(monk
 def test_one_client_cannot_be_divided():
     with pytest.raises(Failure, match="smaller batch or model"), explained(CPU, "evaluation", 1):
         raise FULL
+
+
+def test_runs_side_by_side_may_be_fewer(monkeypatch):
+    monkeypatch.setattr(gpu, "sharers", 6)
+    way_out = "--chunk 10, fewer runs at once with --parallel 3, or write --device cpu; .*--resume"
+    with pytest.raises(Failure, match=way_out), explained(CPU, "round 3", 20):
+        raise FULL
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize("error", [FULL, RuntimeError("CUDA error: out of memory\nFor debugging consider ...")])
+@pytest.mark.parametrize("place, when", [("engine.scores.moved", "evaluation: "), ("runs.run.fitting", "not enough ")])
+def test_memory_that_ran_out_beside_the_rounds_has_a_way_out(tmp_path, monkeypatch, capsys, place, when, error):
+    def full(*given, **more):
+        raise error
+
+    flags, out = [*TINY, "--device", "cpu", "--checkpoint_every", "1"], ["--out", str(tmp_path / "run")]
+    with monkeypatch.context() as patch:
+        patch.setattr(f"pfed1bs.{place}", full)
+        assert cli.main(["run", *flags, *out]) == 1
+    told, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert told.startswith(f"error: {when}")
+    assert "--chunk 1, or write --device cpu" in hint and "--resume" in hint
+    assert cli.main(["run", *flags, *out, *(["--resume"] if (tmp_path / "run").exists() else [])]) == 0
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), Failure("told already"), RuntimeError()])

@@ -14,6 +14,7 @@ import torch
 
 from pfed1bs.cli import main as cli
 from pfed1bs.cli import terminal
+from pfed1bs.core import gpu
 from pfed1bs.engine import memory
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import collect
@@ -210,7 +211,7 @@ def test_runs_side_by_side_are_those_of_runs_one_after_the_other(tmp_path, capsy
 
 
 def test_a_process_beside_others_takes_its_part_of_the_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "sharers", 1)
+    monkeypatch.setattr(gpu, "sharers", 1)
     monkeypatch.setattr(comparison.signal, "signal", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (900, 1000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)

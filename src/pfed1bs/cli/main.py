@@ -59,13 +59,16 @@ def _guarded(words: list[str]) -> int:
         hint = "free some space and go on with --resume; the last checkpoint is whole" if full else ""
         return _told(f"{'disk full' if full else 'cannot read or write'}: {error}", hint, FAILURE)
     except (MemoryError, RuntimeError) as error:
-        from pfed1bs.core.failing import LOOK, unanswered  # with torch, which most mistakes need not wait for
+        from pfed1bs.core import failing  # with torch, which most mistakes need not wait for
 
-        if reason := unanswered(error):
-            return _told(f"the GPU does not answer ({reason})", LOOK, FAILURE)
+        if failing.full(error):
+            return _told(f"not enough memory: {str(error).splitlines()[0]}", failing.smaller(), FAILURE)
+        if reason := failing.unanswered(error):
+            return _told(f"the GPU does not answer ({reason})", failing.LOOK, FAILURE)
         if not _memory(error):
             raise
-        return _told(f"not enough memory: {error}", "compute fewer clients at once: --chunk 5", FAILURE)
+        hint = f"compute fewer clients at once with --chunk 1; {failing.GOES_ON}"
+        return _told(f"not enough memory: {error}", hint, FAILURE)
     return 0
 
 
@@ -78,10 +81,8 @@ def _ours(error: OSError) -> bool:
 
 
 def _memory(error: Exception) -> bool:
-    """Whether memory ran out; torch has a class for it on a GPU, and only these words on a CPU."""
-    import torch
-
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    """Whether the CPU's memory ran out; torch has no class for that, only these words."""
+    return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _told(message: str, hint: str, code: int) -> int:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
+from pfed1bs.core import gpu
 from pfed1bs.core.errors import Failure
 
 LOOK = "look with nvidia-smi whether others use it, or write --device cpu"
@@ -20,8 +21,8 @@ def explained(device: torch.device, doing: str, clients: int) -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = unanswered(error)
-        if isinstance(error, torch.OutOfMemoryError) or any(word in reason for word in FULL):
-            raise Failure(f"{doing}: {_memory(device)}", f"{_smaller(clients)}; {GOES_ON}") from error
+        if full(error):
+            raise Failure(f"{doing}: {_memory(device)}", smaller(clients)) from error
         if not reason:
             raise
         raise Failure(f"{doing}: the GPU does not answer ({reason})", f"{LOOK}; {GOES_ON}") from error
@@ -32,6 +33,11 @@ def unanswered(error: BaseException) -> str:
     line = (str(error).strip().splitlines() or [""])[0]
     ours = isinstance(error, RuntimeError) and not isinstance(error, Failure)
     return line if ours and any(call in line for call in CALLS) else ""
+
+
+def full(error: BaseException) -> bool:
+    """Whether the memory of a GPU ran out."""
+    return isinstance(error, torch.OutOfMemoryError) or any(word in unanswered(error) for word in FULL)
 
 
 def _memory(device: torch.device) -> str:
@@ -45,7 +51,10 @@ def _memory(device: torch.device) -> str:
     )
 
 
-def _smaller(clients: int) -> str:
-    if clients == 1:
-        return "use a smaller batch or model, or write --device cpu"
-    return f"compute fewer clients at once with --chunk {clients // 2}, or write --device cpu"
+def smaller(clients: int | None = None) -> str:
+    """What to do when `clients` at once, or nobody knows how many, are too much."""
+    chunk = f"compute fewer clients at once with --chunk {max(1, (clients or 2) // 2)}"
+    ways = ["use a smaller batch or model" if clients == 1 else chunk]
+    if gpu.sharers > 1:
+        ways.append(f"fewer runs at once with --parallel {gpu.sharers // 2}")
+    return f"{', '.join(ways)}, or write --device cpu; {GOES_ON}"

@@ -13,6 +13,8 @@ DRIVER = Path("/proc/driver/nvidia/version")
 ON_CPU = "leave --device out, or write --device cpu"
 GIB = 2**30
 
+sharers = 1  # processes that compute on the same GPU at the same time, this one among them
+
 
 def trouble(index: int = 0) -> str | None:
     """Why torch cannot compute on a GPU; None: it can."""
@@ -24,10 +26,10 @@ def trouble(index: int = 0) -> str | None:
         return f"torch {torch.__version__} finds none it can use: {str(error).splitlines()[0].rstrip('.')}"
     if index >= torch.cuda.device_count():
         return f"there are {torch.cuda.device_count()} of them, counted from 0"
-    found, least = torch.cuda.get_device_capability(index), min(_built(), default=(0, 0))
-    if found < least:
-        name, words = torch.cuda.get_device_name(index), [f"{major}.{minor}" for major, minor in (found, least)]
-        return f"{name} has compute capability {words[0]}, torch {torch.__version__} needs {words[1]}"
+    found, built = torch.cuda.get_device_capability(index), torch.cuda.get_arch_list()
+    if built and not any(_runs(name, found) for name in built):
+        has = f"{torch.cuda.get_device_name(index)} has compute capability {'.'.join(map(str, found))}"
+        return f"{has}, torch {torch.__version__} was built for {', '.join(built)}"
     return None
 
 
@@ -68,7 +70,15 @@ def driver() -> str:
     return (subprocess.run(ask, capture_output=True, text=True, check=False).stdout.split() or ["unknown"])[0]
 
 
-def _built() -> list[tuple[int, int]]:
-    """The compute capabilities that torch was built for."""
-    names = [re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[a-z]?", name) for name in torch.cuda.get_arch_list()]
-    return [(int(found[1]), int(found[2])) for found in names if found]
+def _runs(built: str, found: tuple[int, int]) -> bool:
+    """Whether code that was built for a chip runs on one of this compute capability.
+
+    sm_86 does on 8.6 and 8.9, sm_90a on 9.0 alone, and compute_90 is compiled anew for all later ones.
+    """
+    name = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", built)
+    if name is None:
+        return False
+    kind, least = name[1], (int(name[2]), int(name[3]))
+    if name[4] == "a":
+        return found == least
+    return found >= least and (kind == "compute" or found[0] == least[0])

@@ -85,19 +85,29 @@ def _compiled(source: str, options: Options, device: int) -> bytes:
     """The machine code of a source file for a device."""
     nvrtc, program, size = _compiler(), ctypes.c_void_p(), ctypes.c_size_t()
     text = "\n".join((SOURCES / name).read_text() for name in ("cuda.cuh", source))
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), source.encode(), 0, None, None)
     major, minor = torch.cuda.get_device_capability(device)
     flags = [f"--gpu-architecture=sm_{major}{minor}", *(f"-D{name}={value}" for name, value in options)]
-    if nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*map(str.encode, flags))):
-        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise RuntimeError(f"{source} with {flags} does not compile: {log.value.decode()}")
-    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    code = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetCUBIN(program, code)
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    _told(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), source.encode(), 0, None, None), source)
+    try:
+        if nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*map(str.encode, flags))):
+            _told(nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)), source)
+            log = ctypes.create_string_buffer(size.value)
+            _told(nvrtc.nvrtcGetProgramLog(program, log), source)
+            raise RuntimeError(f"{source} with {flags} does not compile: {log.value.decode()}")
+        _told(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)), source)
+        code = ctypes.create_string_buffer(size.value)
+        _told(nvrtc.nvrtcGetCUBIN(program, code), source)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     return code.raw
+
+
+def _told(status: int, source: str) -> None:
+    """Stop where the compiler says that it could not do something."""
+    if status:
+        name = _compiler().nvrtcGetErrorString
+        name.restype = ctypes.c_char_p
+        raise RuntimeError(f"{source}: the compiler of GPU kernels says {name(status).decode()}")
 
 
 @cache

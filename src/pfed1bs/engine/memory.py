@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from pfed1bs.core import gpu
 from pfed1bs.data import Federation
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.slabs import Slabs
@@ -14,7 +15,6 @@ CACHE = 32 << 20  # bytes of the clients that one thread has before it; docs/per
 SHARE = 0.7  # of the free memory of a GPU
 SMALL = 64 << 20  # bytes of all clients' states up to which they are tensors in memory
 WHOLE = 4 << 30  # the same where all of them work in every round; on a GPU a quarter of its free memory
-sharers = 1  # processes that compute on the same GPU at the same time, this one among them
 COPIES = 4  # of a client's state and of its weights: read, recorded, given back; gradient, sketch and what they need
 
 
@@ -59,4 +59,4 @@ def free(device: torch.device) -> int:
     """Bytes of a GPU that nobody holds, or torch for later use; no more than this process's part of it."""
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     unused, total = torch.cuda.mem_get_info(device)
-    return min(unused + idle, total // sharers)
+    return min(unused + idle, total // gpu.sharers)

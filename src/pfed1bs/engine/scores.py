@@ -21,6 +21,8 @@ from pfed1bs.engine.turns import Turn
 from pfed1bs.engine.workers import alone, portions, spread
 from pfed1bs.nn.losses import Loss
 
+VISIT = "the visit of newcomers"
+
 
 @dataclass(frozen=True)
 class Score:
@@ -93,8 +95,10 @@ def evaluate(
     Fine-tuning before judging uses the clients' training samples only, as many steps as a round has. `fields` are those
     of a Schedule, in place of one or instead of its own. Newcomers, who are not there yet, are left out.
     """
-    size, device = scheduled(schedule, fields), where(progress)
-    data, server, here = data.to(device), moved(progress.server, device), data.present
+    size, device, here = scheduled(schedule, fields), where(progress), data.present
+    with explained(device, "evaluation", size.chunk or len(here)):
+        data, server = data.to(device), moved(progress.server, device)
+        chunk = size.chunk or fitting(algorithm, progress.clients, data, size.batch, device=device)
 
     def judge(at: Tensor) -> dict[str, Score]:
         ids = here[at]
@@ -103,8 +107,7 @@ def evaluate(
         models = algorithm.personal(server, rows(progress.clients, ids), cohort, batches)
         return {name: score(algorithm, data, model, ids) for name, model in models.items()}
 
-    chunk = size.chunk or fitting(algorithm, progress.clients, data, size.batch, device=device)
-    with explained(device, "evaluation", chunk or len(here)):
+    with explained(device, "evaluation", chunk):
         parts = spread(judge, portions(len(here), chunk, device), device)
     return {name: joined([part[name] for part in parts]) for name in parts[0]}
 
@@ -118,7 +121,9 @@ def visit(
     snapshot, and does its local steps.
     """
     device, ids = where(progress), data.newcomers
-    data, server = data.to(device), moved(progress.server, device)
+    with explained(device, VISIT, schedule.chunk or len(ids)):
+        data, server = data.to(device), moved(progress.server, device)
+        chunk = schedule.chunk or fitting(algorithm, progress.clients, data, schedule.batch, device=device)
     cohort = Cohort(schedule.seed, progress.round, ids, data.sizes[ids], torch.full((len(ids),), -1))
     with alone(device):
         news = tell(algorithm, progress.server, progress.history, cohort)
@@ -132,8 +137,7 @@ def visit(
         models = algorithm.personal(server, work.state, some, batches)
         return {name: score(algorithm, data, model, some.ids) for name, model in models.items()}
 
-    chunk = schedule.chunk or fitting(algorithm, progress.clients, data, schedule.batch, device=device)
-    with explained(device, "the visit of newcomers", chunk or len(ids)):
+    with explained(device, VISIT, chunk):
         parts = spread(judge, portions(len(ids), chunk, device), device)
     sent = sum(len(item.data) for items in news for item in items) / len(ids)
     return {name: joined([part[name] for part in parts]) for name in parts[0]}, sent

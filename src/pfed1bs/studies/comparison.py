@@ -14,10 +14,10 @@ from traceback import format_exception
 from typing import cast
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class
+from pfed1bs.core import gpu
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.options import shown
 from pfed1bs.data import Federation
-from pfed1bs.engine import memory
 from pfed1bs.engine.rounds import Schedule, simulate
 from pfed1bs.engine.turns import Diverged
 from pfed1bs.report.groups import differing, flatten
@@ -207,7 +207,7 @@ def _taken(ours: Connection, entry: Entry, borne: tuple[type[Exception], ...]) -
 
 def _work(theirs: Connection, folder: Path, processes: int) -> None:
     """Do one run after the other until there are no more; what stops one of them is sent back."""
-    memory.sharers = processes
+    gpu.sharers = processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process says what is to be done
     samples = kept()
     with suppress(EOFError, KeyboardInterrupt):
