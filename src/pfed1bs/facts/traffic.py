@@ -15,7 +15,7 @@ COLUMNS = ("method", *(f"{net}\n{what}" for net in SHAPES for what in ("up", "do
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Sent:
     """A method on a network: bytes of one client's messages in a round, without headers."""
 
     method: str
@@ -41,19 +41,19 @@ def task(net: str) -> Task:
     return Task(build(net, SHAPES[net], NETS[net].detail.classes))
 
 
-def traffic(method: str, net: str, **options: float) -> Traffic:
+def traffic(method: str, net: str, **options: float) -> Sent:
     """With its defaults but for these options."""
     detail, algorithm = NETS[net].detail, make(method, task(net), 0, **options)
     up, down = way(algorithm.up, detail.own), way(algorithm.down, detail.own)
-    return Traffic(method, net, -(-up.bits // 8), -(-down.bits // 8), up.varies or down.varies)
+    return Sent(method, net, -(-up.bits // 8), -(-down.bits // 8), up.varies or down.varies)
 
 
-def table() -> list[Traffic]:
+def table() -> list[Sent]:
     """Every registered method on every network."""
     return [traffic(method, net) for method in REGISTRY for net in SHAPES]
 
 
-def lines(rows: list[Traffic]) -> list[tuple[str, ...]]:
+def lines(rows: list[Sent]) -> list[tuple[str, ...]]:
     """A line for every method."""
     cells: dict[str, list[str]] = {}
     for row in rows:
