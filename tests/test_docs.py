@@ -1,6 +1,7 @@
 """What the documents show works, what they name exists, and the package imports with torch and numpy alone."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -82,6 +83,16 @@ def test_files_that_documents_name_exist():
             past, any_processor = ("benchmarks/table.py", "benchmarks/gpu.py"), "results/kernels-PROCESSOR.json"
             gone = name in (*past, any_processor)
             assert gone or (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_the_tables_that_are_timed_are_those_of_the_page():
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    timed = {run["command"]: run for run in json.loads((ROOT / "results" / "tables-gpu.json").read_text())["runs"]}
+    shown = re.findall(r"^pfed1bs compare .*", page, re.MULTILINE)
+    assert len(shown) == 2
+    for command in shown:
+        run = timed[command]
+        assert f"{run['seconds']:.0f} s" in page and f"commit {run['commit'][:7]}" in page, command
 
 
 def test_every_hop_is_where_the_document_says():

@@ -88,6 +88,35 @@ def test_smaller_tiles_give_the_same_bits(device, monkeypatch, log2, largest):
     assert torch.equal(made.cpu(), phi.forward(w)) and torch.equal(lifted.cpu(), phi.adjoint(phi.forward(w)))
 
 
+def test_three_passes_give_the_same_bits(device, monkeypatch):
+    short = [cuda.Stretch(0, 7, 12), cuda.Stretch(7, 5, 12), cuda.Stretch(12, 5, 12)]  # chips have them from 2^24 on
+    monkeypatch.setattr(cuda, "stretches", lambda log2, largest: short)
+    n = (1 << 17) - 4101  # the last rows of every pass are padding
+    phi, x, w, u = srht(n, 9000, seed=7), numbers(1, 1 << 17), numbers(1, n), numbers(1, 9000)
+    out = torch.full_like(x, torch.nan).to(device)
+    cuda.transform(x.to(device), out, 0.3)
+    assert torch.equal(out.cpu(), butterfly(x, 0.3))
+    assert torch.equal(cuda.project(w.to(device), tables(phi, device)).cpu(), phi.forward(w))
+    assert torch.equal(cuda.lift(u.to(device), tables(phi, device)).cpu(), phi.adjoint(u))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("log2", [24, 26, 27])  # two passes, the longest of two on the largest tiles, three
+def test_long_transforms_on_a_gpu_have_the_bits_of_the_cpu(log2):
+    x = numbers(1, 1 << log2)
+    assert torch.equal(hadamard(x.cuda()).cpu(), hadamard(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows, n", [(2, 15_299_748), (1, (1 << 26) - 3)])  # VGG16, and all that two passes can do
+def test_sketches_of_large_models_on_a_gpu_have_the_bits_of_the_cpu(rows, n):
+    phi, w = srht(n, n // 10, seed=7, round=3), numbers(rows, n)
+    u = phi.forward(w)
+    made = phi.forward(w.cuda())
+    assert torch.equal(made.cpu(), u) and torch.equal(pack(made).cpu(), pack(u))
+    assert torch.equal(phi.adjoint(u.cuda()).cpu(), phi.adjoint(u))
+
+
 def test_lengths_that_31_bits_cannot_count_go_through_torch(monkeypatch):
     monkeypatch.setattr(nvrtc, "available", lambda: True)
     monkeypatch.setattr(cuda, "plain", lambda x: True)
