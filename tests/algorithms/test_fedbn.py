@@ -9,6 +9,7 @@ from torch import nn
 
 from pfed1bs.algorithms import make
 from pfed1bs.cli.main import main
+from pfed1bs.core.errors import UserError
 from pfed1bs.data import federate, load
 from pfed1bs.engine.rounds import begin, simulate
 from pfed1bs.engine.scores import evaluate
@@ -111,11 +112,11 @@ def test_a_model_without_normalisation_makes_it_fedavg_bit_for_bit(bn):
         assert_same(score.sums, scores[1][name].sums)
 
 
-def test_statistics_stay_at_the_client_whatever_other_methods_do():
-    method = make("fedbn", Task(model(), bn="avg"))
-    assert list(method.up) == ["update"] and list(method.down) == ["w"]
-    assert method.remark == "fedbn keeps statistics at the clients, model.bn = avg or not"
-    assert make("fedbn", Task(model())).remark == ""
+def test_statistics_stay_at_the_client_and_who_wants_them_averaged_is_refused():
+    method = make("fedbn", Task(model()))
+    assert list(method.up) == ["update"] and list(method.down) == ["w"] and method.remark == ""
+    with pytest.raises(UserError, match="fedbn averages no statistics"):
+        make("fedbn", Task(model(), bn="avg"))
 
 
 @pytest.mark.usefixtures("no_page")

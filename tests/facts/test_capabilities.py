@@ -114,6 +114,7 @@ def test_averaged_statistics_are_one_field_and_no_weights():
     assert rows["zsign"].up.fields == ("signs", "statistics") and rows["zsign"].up.values == 280_074
     assert rows["fedavg"].down.bits == 32 * (280_074 + 736) and ticks(rows["fedavg"]) == "-----"
     assert rows["fedavg"].kept == 1  # statistics do not count
+    assert {*REGISTRY} - {*rows} == {"fedbn"}  # which averages none
 
 
 def test_state_is_counted_in_models():

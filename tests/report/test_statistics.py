@@ -74,6 +74,13 @@ def test_one_seed_has_no_interval_and_an_unknown_method_no_differences():
         paired(RUNS, "d")
 
 
+def test_only_seeds_that_both_have_are_compared():
+    runs = [{"algorithm": "a", "seed": seed, "accuracy": 90.0 + seed} for seed in (0, 1, 2)]
+    runs += [{"algorithm": "b", "seed": seed, "accuracy": 80.0} for seed in (1, 2, 7)]
+    assert paired(runs, "a") == [Difference("b", "a", (-11.0, -12.0))]
+    assert paired(runs, "b") == [Difference("a", "b", (11.0, 12.0))]
+
+
 def test_scores_are_those_of_the_runs_that_have_them():
     assert scores(RUNS, "accuracy_global") == {"c": {1: 80.0}}
     assert scores([{"algorithm": "x", "seed": 3, "accuracy": 5}]) == {"x": {3: 5.0}}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import Averaging
+from pfed1bs.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class FedBN(Averaging):
     paper: ClassVar[str] = "Li et al., ICLR 2021"
     personalises: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse to average what stays at the client."""
+        if self.task.bn == "avg" and self.body is not None:
+            raise UserError("fedbn averages no statistics, and model.bn is avg", "leave it at local, or choose fedavg")
+
     @cached_property
     def body(self) -> Tensor | None:
         """All weights but those of normalisation; None: there are no others."""
@@ -31,12 +37,11 @@ class FedBN(Averaging):
 
     @property
     def statistics(self) -> list[str]:
-        """None is averaged, whatever model.bn says to other methods."""
+        """None is averaged."""
         return []
 
     @property
     def remark(self) -> str:
-        """That there is nothing to keep, or that statistics are kept, where that may surprise."""
-        if self.body is None:
-            return "the model has no scales and shifts of normalisation to keep, so fedbn is fedavg, bit for bit"
-        return "fedbn keeps statistics at the clients, model.bn = avg or not" if self.task.bn == "avg" else ""
+        """That there is nothing to keep, where it is so."""
+        nothing = "the model has no scales and shifts of normalisation to keep, so fedbn is fedavg, bit for bit"
+        return nothing if self.body is None else ""

@@ -17,7 +17,7 @@ from pfed1bs.cli.several import tune_command as tune_command
 from pfed1bs.cli.words import JSON, RESUME, arguments, ready, split
 from pfed1bs.core import gpu
 from pfed1bs.core.origin import commit
-from pfed1bs.facts import capabilities, costs, steady
+from pfed1bs.facts import capabilities, costs, steady, traffic
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import argv, environment
 from pfed1bs.runs.run import Run, federation
@@ -64,18 +64,22 @@ def list_command(words: list[str]) -> None:
 
 
 def costs_command(words: list[str]) -> None:
-    """`pfed1bs costs`: the paper's cost column beside ours."""
+    """`pfed1bs costs`: the paper's cost column beside ours, and the bytes of every method."""
     own = arguments("costs", words)
-    cells, rows = costs.paper_table(), steady.table()
+    cells, rows, sent = costs.paper_table(), steady.table(), traffic.table()
     if own.json:
-        about = {"command": argv(), "commit": commit()}
-        terminal.print_json({**about, "paper": [vars(cell) for cell in cells], "steady": [row.facts for row in rows]})
+        about = {"command": argv(), "commit": commit(), "paper": [vars(cell) for cell in cells]}
+        methods, late = [row.facts for row in sent], [row.facts for row in rows]
+        terminal.print_json({**about, "methods": methods, "steady": late})
         return
     lines = [
         (cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed") for cell in cells
     ]
     heads = ("method", "data", "printed", "ours", "verdict")
     terminal.show_table("MiB per round, 20 clients: the paper's table recomputed", heads, lines, [False] * 5)
+    title = "Bytes of a client's messages without headers, and MiB of a round with 20 clients; ~: to expect"
+    right = [False, *[True] * (len(traffic.COLUMNS) - 1)]
+    terminal.show_table(title, traffic.COLUMNS, traffic.lines(sent), right)
     title = f"pfed1bs-delta, {rows[0].weights:,} weights: bytes of a client in a round, after many rounds"
     terminal.show_table(title, steady.COLUMNS, steady.lines(rows), [True] * len(steady.COLUMNS))
 

@@ -20,8 +20,8 @@ HELP = {  # what it is for: how it is written
     "predict": "what a trained model answers: pfed1bs predict RUN --client 3 FILE.npz [--shared] [--out ANSWERS.npz]",
     "data": "show who holds what: pfed1bs data [RECIPE] [--data.partition labels:2] [--picture FILE]",
     "list": "list the methods with what they send, what they keep and what they can do: pfed1bs list [RECIPE] [--json]",
-    "costs": "the cost column of the paper's table, recomputed, and which cells cannot be right: pfed1bs costs "
-    "[--json]",
+    "costs": "the cost column of the paper's table, recomputed, and the bytes of every method on its networks: pfed1bs "
+    "costs [--json]",
     "flower": "the same methods on separate machines: pfed1bs flower init|certificates|gate DIR",
     "bench": "measure this machine: pfed1bs bench kernels|gpu [--out PLACE]",
     "env": "versions, device, kernel: for bug reports: pfed1bs env [--json]",

@@ -4,12 +4,14 @@
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import get_args
 
 from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.algorithms.base.averaging import Averaging
+from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import keys, shown
 from pfed1bs.data import load
 from pfed1bs.engine.contract import Algorithm
@@ -94,8 +96,12 @@ def table(config: Config) -> list[Profile]:
 
 
 def rows(task: Task, own: int, options: dict[str, Options] | None = None) -> list[Profile]:
-    """One row per method; `own` is the number of classes that a client holds, options are by method."""
-    return [_row(name, make(name, task, 0, **(options or {}).get(name, {})), own) for name in REGISTRY]
+    """One row per method that takes the model; `own` is the number of classes of a client, options are by method."""
+    found = []
+    for name in REGISTRY:
+        with suppress(UserError):
+            found.append(_row(name, make(name, task, 0, **(options or {}).get(name, {})), own))
+    return found
 
 
 def _row(name: str, algorithm: Algorithm, own: int) -> Profile:
