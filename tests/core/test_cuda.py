@@ -122,6 +122,8 @@ def test_lengths_that_31_bits_cannot_count_go_through_torch(monkeypatch):
     monkeypatch.setattr(cuda, "plain", lambda x: True)
     x = SimpleNamespace(is_cuda=True, dtype=torch.float32)
     assert [length for length in (2, 4, 1 << 30, 1 << 31) if cuda.usable(x, length)] == [4, 1 << 30]
+    monkeypatch.setattr(nvrtc, "enabled", False)
+    assert not cuda.usable(x)
 
 
 def test_transform_may_write_over_its_input_and_read_from_any_address(device):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from pfed1bs.core import graphs
+from pfed1bs.core import graphs, native, nvrtc
 from pfed1bs.data.catalogue import CATALOGUE
 from pfed1bs.facts import bench_gpu as gpu
 from pfed1bs.runs.config import load
@@ -22,7 +22,9 @@ def test_every_kind_has_rows_and_a_line_for_each(monkeypatch):
     once = gpu._elapsed
     monkeypatch.setattr(gpu, "_elapsed", lambda work, times, device: once(work, 1, device))  # a mean of one is one too
     found = gpu.measured(device="cpu")
-    assert [row["operation"] for row in found["kernels"]] == [*["hadamard"] * 2, "forward", "adjoint", "pull", "unpack"]
+    operations = ["forward", "adjoint", "pull", "pack", "unpack", "vote"]
+    assert [row["operation"] for row in found["kernels"]] == [*["hadamard"] * 2, *operations]
+    assert all(row["torch_ms"] > 0 and row["x torch"] > 0 for row in found["kernels"][2:])
     assert all(row["same_bits"] for row in found["kernels"][:2]) and "x torch" in found["kernels"][0]
     assert [row["model"] for row in found["steps"]] == ["mlp"]  # the large one only on request
     assert [row["algorithm"] for row in found["rounds"]] == [*gpu.METHODS]
@@ -45,3 +47,10 @@ def test_models_are_those_of_the_recipes():
 def test_letters_have_the_letters_after_them_as_targets():
     text = gpu._random(CATALOGUE["shakespeare"], 2)
     assert torch.equal(text.inputs[:, 1:], text.labels[:, :-1]) and text.shape == CATALOGUE["shakespeare"].shape
+
+
+def test_plain_torch_is_measured_without_any_kernel_of_ours():
+    before = native.enabled, nvrtc.enabled
+    with gpu._plain():
+        assert not native.enabled and not nvrtc.enabled
+    assert (native.enabled, nvrtc.enabled) == before and nvrtc.enabled

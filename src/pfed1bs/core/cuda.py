@@ -73,7 +73,7 @@ def _shared(tile: int) -> int:
 
 def usable(x: Tensor, length: int = 4) -> bool:
     """Whether these kernels take x in transforms of this length; everything else goes through torch."""
-    ours = x.is_cuda and x.dtype in (torch.float32, torch.uint8) and plain(x)
+    ours = nvrtc.enabled and x.is_cuda and x.dtype in (torch.float32, torch.uint8) and plain(x)
     return ours and 4 <= length < 1 << 31 and nvrtc.available()  # the kernels count the weights of a row in 31 bits
 
 

@@ -14,6 +14,8 @@ SHARED_LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SHARED_ROOM = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 Options = tuple[tuple[str, int], ...]  # definitions in front of a source
 
+enabled = True  # benchmarks switch it off to compare
+
 
 @cache
 def available() -> bool:

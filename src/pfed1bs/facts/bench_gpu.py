@@ -1,6 +1,7 @@
 """How well a GPU is used: kernels against a copy of the same bytes and plain torch, local steps, rounds of methods.
 
-Kernels are timed inside a CUDA graph, so that only the device counts; the median of seven replays. A copy is
+Kernels are timed inside a CUDA graph, so that only the device counts; the median of seven replays; a vote by its calls,
+which wait for the device. A copy is
 `y.copy_(x)` outside of one: as a node of a graph the same copy takes half as long again above 1 GB. Rounds are whole
 rounds of `simulate`, messages included: 20 clients with random samples, 10 steps of batch 64; those of a recipe have
 its method, model, clients, steps and batch, on random samples of the size of its data.
@@ -9,6 +10,7 @@ its method, model, clients, steps and batch, on random samples of the size of it
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -16,12 +18,12 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms import make
-from pfed1bs.core import gpu, graphs
+from pfed1bs.core import gpu, graphs, native, nvrtc
 from pfed1bs.core.errors import UserError
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import srht
 from pfed1bs.core.transform import butterfly, hadamard
-from pfed1bs.core.votes import pack, sign, unpack
+from pfed1bs.core.votes import pack, pack_signs, sign, tally, unpack
 from pfed1bs.data import Federation
 from pfed1bs.data.catalogue import CATALOGUE, Known
 from pfed1bs.engine.contract import Algorithm
@@ -84,7 +86,7 @@ def transforms(device: torch.device) -> Iterator[Row]:
 
 
 def sketches(device: torch.device) -> Iterator[Row]:
-    """Sketch, adjoint, the penalty's gradient and unpacking at the sizes of models; packing waits for the device."""
+    """Sketch, adjoint, the penalty's gradient, packing and the vote at the sizes of models, and the same in torch."""
     for model, n in WEIGHTS.items():
         w, phi = torch.randn(CLIENTS, n, device=device), srht(n, n // 10, 0)
         v, times = sign(torch.randn(phi.m, device=device)), max(2, (1 << 27) // w.numel())
@@ -95,11 +97,17 @@ def sketches(device: torch.device) -> Iterator[Row]:
             "forward": partial(phi.forward, w),
             "adjoint": partial(phi.adjoint, u),
             "pull": partial(phi.pull, w, v, 1e4),
+            "pack": partial(pack_signs, u),
             "unpack": partial(unpack, bits, phi.m),
+            "vote": partial(tally, bits, [SAMPLES] * CLIENTS, bits[0], phi.m),
         }
         for name, call in calls.items():
-            shape = f"{CLIENTS} x {n} ({model})"
-            yield {"operation": name, "shape": shape, **_ratio(_replayed(call, times, device), copy)}
+            timed = _called if name == "vote" else _replayed  # it says how many ties there were, and so has to wait
+            taken = timed(call, times, device)
+            with _plain():
+                plain = timed(call, 1, device)
+            row: Row = {"operation": name, "shape": f"{CLIENTS} x {n} ({model})", **_ratio(taken, copy)}
+            yield {**row, "torch_ms": plain, "x torch": plain / taken}
 
 
 def step(model: str, device: torch.device) -> Row:
@@ -175,6 +183,17 @@ def _pictures(shape: tuple[int, ...], classes: int, clients: int) -> Federation:
     return Federation(x, every % classes, own, own, every, classes)
 
 
+@contextmanager
+def _plain() -> Iterator[None]:
+    """Leave everything to torch."""
+    before = native.enabled, nvrtc.enabled
+    native.enabled = nvrtc.enabled = False
+    try:
+        yield
+    finally:
+        native.enabled, nvrtc.enabled = before
+
+
 def _copied(x: Tensor, y: Tensor, times: int) -> float:
     return min(_elapsed(lambda: y.copy_(x), times, x.device) for _ in range(3))
 
@@ -193,11 +212,17 @@ def _elapsed(work: Call, times: int, device: torch.device) -> float:
     return 1e3 * (time.perf_counter() - began) / times
 
 
+def _called(work: Call, times: int, device: torch.device) -> float:
+    """Milliseconds of a call, after a first one."""
+    work()
+    return _elapsed(work, times, device)
+
+
 def _replayed(work: Call, times: int, device: torch.device) -> float:
     """Milliseconds of the device, in a graph of `times` calls; on the CPU the calls themselves."""
-    work()
     if device.type == "cpu":
-        return _elapsed(work, 1, device)
+        return _called(work, 1, device)
+    work()
     _wait(device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
