@@ -145,6 +145,23 @@ def test_tables_and_rows_of_runs_at_rest_are_mended_from_their_curves(results):
     assert json.loads(line)["summary"]["accuracy_late"] == pytest.approx((100 + 4 * 200) / 15, abs=1e-12)
 
 
+def test_a_table_takes_over_runs_that_were_made_again(results):
+    def run(name, seed, value):
+        own = {"algorithm": name, "label": name, "seed": seed, "accuracy": value, "accuracy_late": value, "options": {}}
+        return {**own, "total_mib": 1.0, "rounds": 1, "seconds": 1.0, "curve": [[1, 5, value]]}
+
+    runs = [run(*own) for own in RUNS]
+    plain = {"recipe": {"rounds": 1}, "runs": runs, "paired": Against("a", ("b",)).plain(runs)}
+    (results / "runs.json").write_text(json.dumps(plain))
+    (results / "more.json").write_text(json.dumps({"runs": [run("b", 1, 93.0), run("a", 2, 94.0), run("b", 0, 90.5)]}))
+    sheet.join(results / "runs.json", results / "more.json")
+    found = json.loads((results / "runs.json").read_text())
+    told = [(own["label"], own["seed"], own["accuracy"]) for own in found["runs"]]
+    assert told == [("a", 0, 90.0), ("a", 1, 92.0), ("a", 2, 94.0), ("b", 0, 90.5), ("b", 1, 93.0)]
+    assert [own["mean"] for own in found["over_seeds"]] == [92.0, 91.75]
+    assert found["paired"]["differences"][0]["difference"] == 0.75 and found["paired"]["tested"] == ["b"]
+
+
 def test_a_number_is_found_as_it_is_printed(results):
     (results / "b.json").write_text(json.dumps([93.287, {"x": 0.0031350108}, -0.07]))
     assert all(sources.traced(number, ["b.json"]) for number in ("93.29", "93.3", "1/319", "-0.07", "0.07", "0.31"))

@@ -2,6 +2,7 @@
 
 python tools/sheet.py results/mnist-all-r.json                  writes results/mnist-all-r.md
 python tools/sheet.py --late results/mnist-all-r.json ...       carries the last score of runs at rest to the end
+python tools/sheet.py --join results/mnist-all-r.json MORE      takes runs of another table over, in place of its own
 
 `--late` mends files from before a run that rested kept its last score in the mean of the last evaluations, from their
 curves: tables of `pfed1bs compare` with their differences, and rows of `pfed1bs reproduce`.
@@ -13,9 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pfed1bs.report.groups import Spread
+from pfed1bs.report.groups import Spread, groups
 from pfed1bs.report.records import table
-from pfed1bs.report.results import significant
+from pfed1bs.report.results import over_seeds, significant
+from pfed1bs.report.saved import saved
 from pfed1bs.report.statistics import TAIL, Against, chance, scores
 from pfed1bs.runs.late import last_scores
 
@@ -59,6 +61,19 @@ def mend(path: Path) -> None:
     path.write_text(text)
 
 
+def join(path: Path, other: Path) -> None:
+    """Take the runs of another table over, in place of those with the same label and seed."""
+    whole, more = (json.loads(place.read_text()) for place in (path, other))
+    fresh = {(run["label"], run["seed"]): run for run in more["runs"]}
+    runs = [fresh.pop((run["label"], run["seed"]), run) for run in whole["runs"]]
+    whole["runs"] = sorted([*runs, *fresh.values()], key=lambda run: [own["label"] for own in runs].index(run["label"]))
+    path.write_text(json.dumps(whole) + "\n")
+    whole["over_seeds"] = over_seeds(groups(saved(path)))
+    if before := whole.get("paired"):
+        whole["paired"] = Against(before["against"], tuple(before["tested"])).plain(whole["runs"])
+    path.write_text(json.dumps(whole) + "\n")
+
+
 def mend_rows(path: Path) -> None:
     """Write rows again; their rounded scores are shares of all test samples."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -78,9 +93,11 @@ def _told(item: dict[str, object] | None, key: str, ends: str) -> str:
 
 
 if __name__ == "__main__":
-    late = sys.argv[1] == "--late"
-    for path in map(Path, sys.argv[1 + late :]):
-        if late:
+    flag, paths = sys.argv[1], [Path(word) for word in sys.argv[1:] if not word.startswith("--")]
+    if flag == "--join":
+        join(*paths)
+    for path in () if flag == "--join" else paths:
+        if flag == "--late":
             (mend_rows if path.suffix == ".jsonl" else mend)(path)
         else:
             path.with_suffix(".md").write_text(sheet(path))
