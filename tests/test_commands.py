@@ -25,7 +25,9 @@ ELSEWHERE = ("extend.md", "after.md")  # run by tests of their own: tests/test_e
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHORT = "--rounds 1 --clients 4 --steps 2 --batch 4 --data.cap 20 --device cpu".split()
 FLOWER = ("flwr", "flower-superlink", "flower-supernode")
-TUNED = ["--algorithms", "local", "--seeds", "100", "--points", "1", "--parallel", "1"]
+DIGITS = "--data.name digits --data.augment false --model.name mlp".split()
+ALONE = ["--parallel", "1"]  # no processes
+TUNED = ["--algorithms", "local", "--seeds", "100", "--points", "1", *ALONE]
 
 
 def blocks(page):
@@ -99,8 +101,8 @@ def short(words, out):
     if command in ("run", "compare", "tune"):
         other = words[1:2] and not words[1].startswith("-") and "digits" not in words[1]
         natural = [] if "natural" not in words else ["--clients", "8"]
-        more = [*SHORT, *(["--data.name", "digits", "--model.name", "mlp"] if other else []), *natural, "--out", out]
-        more += {"tune": TUNED, "compare": ["--seeds", "0,1" if "--against" in words else "0"]}.get(command, [])
+        more = [*SHORT, *(DIGITS if other else []), *natural, "--out", out]
+        more += {"tune": TUNED, "compare": [*ALONE, "--seeds", "0,1" if "--against" in words else "0"]}.get(command, [])
         return [*words, *more] if "--gradients" not in words else without([*words, *more], "--steps")
     if command == "reproduce":
         return [*("table-main" if word == "all" else word for word in words), "--draw", "--out", out, "--device", "cpu"]
