@@ -99,7 +99,8 @@ def short(words, out):
     if command in ("run", "compare", "tune"):
         other = words[1:2] and not words[1].startswith("-") and "digits" not in words[1]
         natural = [] if "natural" not in words else ["--clients", "8"]
-        more = [*SHORT, *(["--data.name", "digits", "--model.name", "mlp"] if other else []), *natural, "--out", out]
+        small = ["--data.name", "digits", "--data.augment", "false", "--model.name", "mlp"] if other else []
+        more = [*SHORT, *small, *natural, "--out", out]
         more += {"tune": TUNED, "compare": ["--seeds", "0,1" if "--against" in words else "0"]}.get(command, [])
         return [*words, *more] if "--gradients" not in words else without([*words, *more], "--steps")
     if command == "reproduce":
