@@ -9,9 +9,9 @@ import torch
 from pfed1bs.algorithms.base.anchors import Anchors, layout, period
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import sketch_size
+from pfed1bs.engine.cohorts import sample
 from pfed1bs.engine.exchange import remember, tell
 from pfed1bs.engine.ledger import traffic
-from pfed1bs.engine.rounds import sample
 from pfed1bs.facts.costs import NETS
 from pfed1bs.facts.steady import missed, steady, table
 from pfed1bs.wire.codecs import Floats, Signs

@@ -1,9 +1,8 @@
 """The round loop: every message of every client is encoded, counted and decoded."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -14,9 +13,9 @@ from torch import Tensor
 from pfed1bs.core import gpu
 from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.core.failing import explained
-from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
 from pfed1bs.engine.answers import listen, watched
+from pfed1bs.engine.cohorts import sample, working
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.exchange import News, moved, remember, tell
 from pfed1bs.engine.ledger import Traffic, traffic
@@ -25,7 +24,7 @@ from pfed1bs.engine.recorder import Recorder
 from pfed1bs.engine.resting import over
 from pfed1bs.engine.store import Clients, device_of
 from pfed1bs.engine.trust import ALL, Trust, finite
-from pfed1bs.engine.turns import SMALLER, Diverged, Turn, changed, joined, split_log
+from pfed1bs.engine.turns import SMALLER, Diverged, Turn, changed, counted, joined, split_log
 from pfed1bs.engine.workers import CPU, alone, portions, spread
 from pfed1bs.wire.messages import Message
 
@@ -247,34 +246,3 @@ def begin(algorithm: Algorithm, clients: int) -> Progress:
     with alone():
         server, states = algorithm.init(clients)
     return Progress(0, server, states, torch.full((clients,), -1))
-
-
-def sample(
-    seed: int, round: int, sizes: Tensor, seen: Tensor, sampled: int | None, among: Tensor | None = None
-) -> Cohort:
-    """The clients of a round: uniform without replacement, the same for every method."""
-    among = torch.arange(len(sizes)) if among is None else among
-    clients = len(among)
-    if sampled is not None and not 1 <= sampled <= clients:
-        few = " without the newcomers" if clients < len(sizes) else ""
-        raise UserError(f"sampled must be in 1 .. clients = {clients}{few}, got {sampled}")
-    ids = among[_order(seed, round, clients)[: sampled or clients]].sort().values
-    return Cohort(seed, round, ids, sizes.cpu()[ids], seen[ids])
-
-
-@lru_cache(maxsize=2)
-def _order(seed: int, round: int, clients: int) -> Tensor:
-    """The order in which clients are taken; on a GPU the next round's is known before it begins."""
-    return torch.randperm(clients, generator=stream(seed, "cohort", round))
-
-
-def working(algorithm: Algorithm, cohort: Cohort, sizes: Tensor, seen: Tensor, among: Tensor) -> Cohort:
-    """Who does local work in the round of this cohort: its clients, or everyone `among` whom it was drawn."""
-    if algorithm.trains == "sampled":
-        return cohort
-    return Cohort(cohort.seed, cohort.round, among, sizes.cpu()[among], seen[among])
-
-
-def counted(differing: Sized) -> State:
-    """The log of clients whose replica is not the server's; nothing, if there are none."""
-    return {"differing": torch.tensor(float(len(differing)))} if differing else {}

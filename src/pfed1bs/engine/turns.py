@@ -1,6 +1,6 @@
 """A round as its clients see it: hear, train, speak."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -156,3 +156,8 @@ def changed(clients: Clients, ids: Tensor, done: list[Work]) -> Clients:
 def joined(parts: list[State]) -> State:
     """The states or logs of all portions, one after the other."""
     return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def counted(differing: Sized) -> State:
+    """The log of clients whose replica is not the server's; nothing, if there are none."""
+    return {"differing": torch.tensor(float(len(differing)))} if differing else {}

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.ledger import traffic
-from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, counted, prepare
+from pfed1bs.engine.rounds import Plan, Progress, Round, begin, conclude, prepare
 from pfed1bs.engine.scores import Score
-from pfed1bs.engine.turns import Diverged
+from pfed1bs.engine.turns import Diverged, counted
 from pfed1bs.flower.judging import needed, possible
 from pfed1bs.flower.link import LATE, Content, Link, Question, Reply, ask, logged, reals, told, usual, whole
 from pfed1bs.flower.roster import Roster, holding
