@@ -18,8 +18,8 @@ from pfed1bs.report.groups import groups
 from pfed1bs.report.records import collect
 from pfed1bs.report.tables import notes
 from pfed1bs.runs.config import load
-from pfed1bs.runs.folder import spent
 from pfed1bs.runs.run import Simulator, federation, method
+from pfed1bs.runs.summary import spent
 from pfed1bs.studies.comparison import entries, variant
 from pfed1bs.studies.design import Design, spending, varied
 from run_folders import TINY

@@ -21,9 +21,10 @@ from pfed1bs.flower.server import Server
 from pfed1bs.flower.settings import Rules
 from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options
-from pfed1bs.runs.folder import Record, RunFolder, json_of, written
+from pfed1bs.runs.folder import RunFolder, json_of, written
 from pfed1bs.runs.recording import record
 from pfed1bs.runs.run import folder_of, method
+from pfed1bs.runs.summary import Record
 
 WIRE = {"up": 8752, "down": 1838}  # bytes that HTTP adds to a question and its answer (results/flower-wire.json)
 

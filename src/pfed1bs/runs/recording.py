@@ -15,8 +15,9 @@ from pfed1bs.core.failing import explained
 from pfed1bs.engine.rounds import Progress, Round, Schedule
 from pfed1bs.engine.scores import Score
 from pfed1bs.engine.store import device_of
-from pfed1bs.runs.folder import Record, RunFolder
+from pfed1bs.runs.folder import RunFolder
 from pfed1bs.runs.late import due
+from pfed1bs.runs.summary import Record
 
 
 class Source(Protocol):

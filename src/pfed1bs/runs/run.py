@@ -28,10 +28,11 @@ from pfed1bs.nn.task import Task
 from pfed1bs.runs import diagnostics
 from pfed1bs.runs.checkpoint import STATES
 from pfed1bs.runs.config import Config, DataConfig, Options
-from pfed1bs.runs.folder import Record, RunFolder, written
+from pfed1bs.runs.folder import RunFolder, written
 from pfed1bs.runs.late import due
 from pfed1bs.runs.precision import multiply
 from pfed1bs.runs.recording import record, terminable
+from pfed1bs.runs.summary import Record
 
 SHOWN = 1000  # clients whose labels are written down
 

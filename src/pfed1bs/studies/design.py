@@ -9,8 +9,8 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.data import load
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.runs.config import Config, Drawn
-from pfed1bs.runs.folder import spent
 from pfed1bs.runs.run import method
+from pfed1bs.runs.summary import spent
 
 
 @dataclass(frozen=True)
