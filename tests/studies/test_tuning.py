@@ -20,7 +20,7 @@ from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import federation
-from pfed1bs.studies import comparison, tuning
+from pfed1bs.studies import comparison, performing, tuning
 from pfed1bs.studies.search import Search
 from run_folders import TINY
 from tiny import chain
@@ -35,7 +35,7 @@ def tune(*words):
 def study(folder, names=("local",), seeds=(100,), points=3, more=()):
     found = tuning.Study(load(None, [*SMALL, *more], list(names)), tuple(names), seeds, points, folder)
     for wave in found.waves():
-        assert len([*tuning.performed(wave, folder, 1)]) == len(wave)
+        assert len([*performing.performed(wave, folder, 1)]) == len(wave)
     return found
 
 
@@ -129,9 +129,9 @@ def test_runs_that_have_ended_need_no_process(tmp_path, monkeypatch):
             raise Begun
 
     monkeypatch.setattr(comparison, "get_context", lambda _: Context())
-    assert [*tuning.performed(wave, tmp_path, 2)] == wave
+    assert [*performing.performed(wave, tmp_path, 2)] == wave
     (tmp_path / wave[0].name / "summary.json").unlink()
-    found = tuning.performed(wave, tmp_path, 2)
+    found = performing.performed(wave, tmp_path, 2)
     assert [next(found) for _ in wave[1:]] == wave[1:]
     with pytest.raises(Begun):
         next(found)
@@ -246,4 +246,4 @@ def test_runs_of_slow_methods_are_begun_first_and_others_stay_in_their_order(tmp
         folder = tmp_path / f"{name}-{seconds}"
         folder.mkdir()
         (folder / "summary.json").write_text(json.dumps({"algorithm": name, "seconds": seconds}))
-    assert [run.config.method for run in tuning.longest_first(runs, tmp_path)] == ["ditto", "fedavg", "local"]
+    assert [run.config.method for run in performing.longest_first(runs, tmp_path)] == ["ditto", "fedavg", "local"]

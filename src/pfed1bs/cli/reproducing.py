@@ -16,8 +16,8 @@ from pfed1bs.runs.recipes import FOLDER
 from pfed1bs.studies import plan, sheets
 from pfed1bs.studies.comparison import Entry, agree
 from pfed1bs.studies.finished import Finished, elsewhere, row_of
+from pfed1bs.studies.performing import performed
 from pfed1bs.studies.plan import Planned
-from pfed1bs.studies.tuning import performed
 
 VALUES = {
     "--only": "data sets with commas between (default: all)",

@@ -21,7 +21,7 @@ from pfed1bs.runs.config import Config, DataConfig, as_tables, load, of_tables
 from pfed1bs.runs.folder import written
 from pfed1bs.runs.recipes import read
 from pfed1bs.runs.run import folder_of
-from pfed1bs.studies import chosen, comparison, finished, sweeping, tuning
+from pfed1bs.studies import chosen, comparison, finished, performing, sweeping, tuning
 from pfed1bs.studies.design import Design, varied
 
 AGAINST = {
@@ -103,7 +103,7 @@ def tune_command(words: list[str]) -> None:
     with Board(folder, points * len(names) * len(judged)) as board:
         for wave in study.waves():
             board.add(wave)
-            terminal.watch_all(tuning.performed(wave, folder, whole(own, "parallel", 1)), board, again)
+            terminal.watch_all(performing.performed(wave, folder, whole(own, "parallel", 1)), board, again)
             written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
     written(folder / "tuning.json", json.dumps(study.plain(), indent=1) + "\n")
     if own.write:

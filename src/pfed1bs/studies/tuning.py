@@ -6,7 +6,6 @@ the mean score of its seeds, the score that tables have. Test samples choose not
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
@@ -19,24 +18,12 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import FRACTION, INSIDE, SHARE, keys
 from pfed1bs.data import Federation
 from pfed1bs.engine.metrics import METRICS, Metric
-from pfed1bs.engine.turns import Diverged
 from pfed1bs.report.groups import Spread
 from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.environment import environment
 from pfed1bs.runs.run import Run, judged_by
-from pfed1bs.studies.comparison import (
-    Entry,
-    Variant,
-    agree,
-    complete,
-    entries,
-    finished,
-    kept,
-    prepared,
-    rehearse,
-    side_by_side,
-)
+from pfed1bs.studies.comparison import Entry, Variant, agree, entries, finished, kept, rehearse
 from pfed1bs.studies.design import PLAIN, Design
 from pfed1bs.studies.search import FACTOR, Axis, Place, Search
 
@@ -239,26 +226,6 @@ class Study:
                     own = {"folder": str(self.folder / entry.name), "algorithm": item.method, "seed": entry.config.seed}
                     found.append({**own, "options": item.search.options(place), self.metric.name: score})
         return found
-
-
-def performed(runs: Sequence[Entry], folder: Path, processes: int) -> Iterator[Entry]:
-    """Do what is left of the runs, one after the other or side by side; one that diverges ends alone."""
-    if processes > 1:
-        yield from side_by_side(longest_first(runs, folder), folder, processes, borne=(Diverged,))
-        return
-    for entry, run in zip(runs, prepared(runs, folder), strict=True):
-        with suppress(Diverged):
-            complete(run)
-        yield entry
-
-
-def longest_first(runs: Sequence[Entry], folder: Path) -> list[Entry]:
-    """The runs of slow methods before others, by the runs that have ended here: nobody waits for the last of them."""
-    taken: dict[str, float] = {}
-    for path in folder.glob("*/summary.json"):
-        told = json.loads(path.read_text())
-        taken[told["algorithm"]] = max(told["seconds"], taken.get(told["algorithm"], 0.0))
-    return sorted(runs, key=lambda entry: -taken.get(entry.config.method, 0.0))
 
 
 def score(folder: Path, entry: Entry, metric: str = "accuracy") -> float | None:
