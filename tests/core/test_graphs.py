@@ -68,10 +68,12 @@ def test_the_graphs_that_were_not_used_for_longest_are_given_up(monkeypatch):
 
 @pytest.mark.parametrize("enabled, able", [(True, True), (True, False), (False, True)])
 def test_work_is_timed_as_it_will_run(monkeypatch, enabled, able):
-    done, states = [], []
+    done, states, streams = [], [], []
+    before = SimpleNamespace(device="that of the work")
 
     class Recording:
-        def __init__(self, graph, capture_error_mode):
+        def __init__(self, graph, stream, capture_error_mode):
+            assert stream == ("aside", before.device)
             done.append("record")
 
         def __enter__(self):
@@ -91,14 +93,18 @@ def test_work_is_timed_as_it_will_run(monkeypatch, enabled, able):
         "Event": event,
         "default_generators": (random,),
         "current_device": lambda: 0,
+        "current_stream": lambda: before,
+        "set_stream": streams.append,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(graphs, "_aside", lambda device: ("aside", device))
     monkeypatch.setattr(graphs, "enabled", enabled)
     assert graphs.milliseconds(lambda: done.append("work")) == 7
     run = "replay" if enabled and able else "work"
     assert done == ["work", "work", *(["record", "work"] if enabled else []), run, "|", run, "|"]
     assert states == (["before"] if enabled and not able else [])
+    assert streams == [before] * enabled  # also after a recording that failed
 
 
 def test_a_recorded_cohort_knows_its_clients_and_samples_and_nothing_else():
@@ -154,6 +160,7 @@ def test_work_that_waits_for_the_device_is_not_recorded_and_harms_nothing():
         assert (
             recorded("waits", lambda own: {"y": own["x"] * own["x"].sum().item()}, {"x": torch.ones(2).cuda()}) is None
         )
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
     second = torch.rand(4, device="cuda")
     torch.cuda.manual_seed(7)
     for expected in (first, second):

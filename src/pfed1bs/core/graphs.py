@@ -2,7 +2,9 @@
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from threading import Lock
 
 import torch
@@ -74,7 +76,7 @@ class _Graph:
         graph = torch.cuda.CUDAGraph()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # a work that gave up before it began
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with _recording(graph):
                 found = work(dict(own))
         self._graph, self._given, self._found, self.recorded = graph, own, found, True
 
@@ -85,6 +87,26 @@ class _Graph:
         self._graph.replay()
         copies = {name: room[name].copy_(value) for name, value in self._found.items() if name in room}
         return {name: copies[name] if name in room else value.clone() for name, value in self._found.items()}
+
+
+@contextmanager
+def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """What is asked of the current device is taken down, on a stream of that device.
+
+    torch's own stream for it is one for the process, of the device that was the first to record, and stays the current
+    one after work that cannot be recorded.
+    """
+    before = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, stream=_aside(before.device), capture_error_mode="thread_local"):
+            yield
+    finally:
+        torch.cuda.set_stream(before)
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -106,7 +128,7 @@ def _replayable(work: Callable[[], object]) -> Callable[[], object]:
     graph, random = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
     before = random.clone_state()
     try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with _recording(graph):
             work()
     except RuntimeError as error:
         random.graphsafe_set_state(before)

@@ -33,7 +33,7 @@ def ready(layout: Layout, message: Message) -> tuple[Message, Tensor | bool]:
     Who has waited for the device, whatever for, has them.
     """
     plain = {name: field for name, field in message.items() if field.dtype != torch.uint8}
-    packed = {name: pack_signs(x) for name, x in plain.items() if isinstance(layout[name], Signs | Differences)}
+    packed = {name: pack_signs(x) for name, x in plain.items() if isinstance(layout.get(name), Signs | Differences)}
     there = {**message, **{name: bits for name, (bits, _) in packed.items()}}
     good = torch.stack([good for _, good in packed.values()]).all() if packed else True
     return {name: _home(field, wait=False) for name, field in there.items()}, good

@@ -127,7 +127,7 @@ def check(clients: State, log: State, cohort: Cohort, sure: Tensor | bool = True
     kept = [value.reshape(len(value), -1).sum(1) for value in clients.values() if value.is_floating_point()]
     finite = [torch.isfinite(value) for value in [*kept, *([log["loss"]] if "loss" in log else [])]]
     words = [word for word in (sure, signs) if isinstance(word, Tensor)]
-    where = next((one.device for one in [*finite, *words]), CPU)
+    where = next((one.device for one in [*finite, *words, *clients.values()]), CPU)
     every = torch.ones(len(cohort.ids), dtype=torch.bool, device=where)
     found = torch.stack([every, *(one.to(where) for one in finite)]).all(0)
     told = torch.cat([found, *(word.to(where).view(1) for word in words)]).cpu()

@@ -34,11 +34,13 @@ def abreast(work: Callable[[int], Result], count: int, device: torch.device) -> 
     for lane in lanes:
         lane.wait_stream(main)
     done = []
-    for i in range(count):
-        with torch.cuda.stream(lanes[i % len(lanes)]):
-            done.append(work(i))
-    for lane in lanes:
-        main.wait_stream(lane)
+    try:
+        for i in range(count):
+            with torch.cuda.stream(lanes[i % len(lanes)]):
+                done.append(work(i))
+    finally:  # also where memory is full: what is freed now is still written there
+        for lane in lanes:
+            main.wait_stream(lane)
     return done
 
 
@@ -144,7 +146,8 @@ def _measured(way: Way, now: Pass) -> float:
         back(outputs)
 
     try:
-        return milliseconds(work)
+        with torch.cuda.device_of(next(iter(own.values()))):  # type: ignore[no-untyped-call]
+            return milliseconds(work)
     except torch.cuda.OutOfMemoryError:
         return inf
 
