@@ -5,8 +5,10 @@ from multiprocessing import get_context
 import pytest
 import torch
 
+import gpu_twin
 from fresh import Fresh
-from pfed1bs.core import native
+from pfed1bs.core import cuda, cuda_bits, native, nvrtc
+from pfed1bs.nn import cuda_steps
 from pfed1bs.wire import messages as wire
 
 
@@ -40,6 +42,20 @@ def without_kernel(monkeypatch):
 def either_path(request, monkeypatch):
     """Run the test on the native kernels, where they were built, and again without them."""
     monkeypatch.setattr(native, "enabled", native.built and request.param == "native")
+
+
+@pytest.fixture(params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    """Where the GPU's kernels run: their twin on the CPU, or a CUDA device."""
+    if request.param == "gpu":
+        assert nvrtc.available()
+        return torch.device("cuda", 0)
+    if gpu_twin.COMPILER is None:
+        pytest.skip("no C compiler for the twin of the GPU kernels")
+    for module in (cuda, cuda_bits, cuda_steps):
+        monkeypatch.setattr(module, "launch", gpu_twin.launch)
+    monkeypatch.setattr(cuda, "largest", lambda device: 15)
+    return torch.device("cpu")
 
 
 @pytest.fixture(scope="session")

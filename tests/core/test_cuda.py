@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import gpu_twin
 from pfed1bs.core import cuda, cuda_bits, native, nvrtc, rng
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import Rotation, srht
@@ -13,20 +12,6 @@ from pfed1bs.core.transform import butterfly, hadamard
 from pfed1bs.core.votes import pack, pack_signs, sign, tally, unpack
 from pfed1bs.engine.pending import Pending, Unknown
 from pfed1bs.engine.recorder import Recorder
-
-
-@pytest.fixture(params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])
-def device(request, monkeypatch):
-    """Where the kernels run: their twin on the CPU, or a CUDA device."""
-    if request.param == "gpu":
-        assert nvrtc.available()
-        return torch.device("cuda", 0)
-    if gpu_twin.COMPILER is None:
-        pytest.skip("no C compiler for the twin of the GPU kernels")
-    monkeypatch.setattr(cuda, "launch", gpu_twin.launch)
-    monkeypatch.setattr(cuda_bits, "launch", gpu_twin.launch)
-    monkeypatch.setattr(cuda, "largest", lambda device: 15)
-    return torch.device("cpu")
 
 
 def numbers(*shape):

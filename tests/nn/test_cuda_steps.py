@@ -3,22 +3,9 @@
 import pytest
 import torch
 
-import gpu_twin
-from pfed1bs.core import cuda, nvrtc
+from pfed1bs.core import cuda
 from pfed1bs.core.rng import stream
 from pfed1bs.nn import cuda_steps
-
-
-@pytest.fixture(params=["twin", pytest.param("gpu", marks=pytest.mark.gpu)])
-def device(request, monkeypatch):
-    """Where the kernel runs: its twin on the CPU, or a CUDA device."""
-    if request.param == "gpu":
-        assert nvrtc.available()
-        return torch.device("cuda", 0)
-    if gpu_twin.COMPILER is None:
-        pytest.skip("no C compiler for the twin of the GPU kernels")
-    monkeypatch.setattr(cuda_steps, "launch", gpu_twin.launch)
-    return torch.device("cpu")
 
 
 @pytest.mark.parametrize("sizes", [(), (1,), (1023, 1024, 1025), (5000, 1, 0, 3), (7,) * 130])
