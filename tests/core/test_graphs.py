@@ -1,5 +1,6 @@
 """Recorded graphs: the bits of plain calls, results that stay, and what must not be recorded."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -36,27 +37,33 @@ def test_tensors_of_the_cpu_are_left_alone():
 
 @pytest.mark.parametrize("error", [RuntimeError("not permitted when stream is capturing"), torch.OutOfMemoryError()])
 def test_work_that_cannot_be_recorded_is_tried_once_and_leaves_the_random_state(monkeypatch, error):
-    tried, states = [], []
+    tried, states, streams = [], [], []
 
-    def record(self, work, given):
+    def work(own):
         tried.append(work)
         raise error
 
     random = SimpleNamespace(clone_state=lambda: "before", graphsafe_set_state=states.append)
-    monkeypatch.setattr(torch.cuda, "default_generators", (random,))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(graphs._Graph, "record", record)
+    fakes = {
+        "CUDAGraph": SimpleNamespace,
+        "graph": lambda graph, **_: nullcontext(),
+        "default_generators": (random,),
+        "current_device": lambda: 0,
+        "current_stream": lambda: SimpleNamespace(device="that of the work"),
+        "set_stream": lambda stream: streams.append(stream.device),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(graphs, "_aside", lambda device: None)
     recorded = Graphs()
-    assert [recorded._graph("key", max, {}) for _ in range(4)] == [None] * 4
-    assert tried == [max] and states == ["before"]
+    assert [recorded._graph("key", work, {}) for _ in range(4)] == [None] * 4
+    assert tried == [work] and states == ["before"] and streams == ["that of the work"]
 
 
 def test_the_graphs_that_were_not_used_for_longest_are_given_up(monkeypatch):
     def record(self, work, given):
         self.recorded = True
 
-    monkeypatch.setattr(torch.cuda, "default_generators", (SimpleNamespace(clone_state=lambda: "before"),))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(graphs._Graph, "record", record)
     recorded = Graphs()
     for key in range(10):

@@ -51,13 +51,10 @@ class Graphs:
         if graph is not None and not graph.recorded:
             while len(self._known) > LIMIT:
                 self._known.popitem(last=False)
-            random = torch.cuda.default_generators[torch.cuda.current_device()]
-            before = random.clone_state()
             try:
                 graph.record(work, given)
             except RuntimeError:
                 graph = self._known[key] = None
-                random.graphsafe_set_state(before)  # torch leaves it in the state of recording
         return graph
 
 
@@ -93,13 +90,17 @@ class _Graph:
 def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """What is asked of the current device is taken down, on a stream of that device.
 
-    torch's own stream for it is one for the process, of the device that was the first to record, and stays the current
-    one after work that cannot be recorded.
+    torch's own stream for it is one for the process, of the device that was the first to record. After work that cannot
+    be recorded torch leaves that the current stream, and the random numbers in the state of recording.
     """
-    before = torch.cuda.current_stream()
+    before, random = torch.cuda.current_stream(), torch.cuda.default_generators[torch.cuda.current_device()]
+    state = random.clone_state()
     try:
         with torch.cuda.graph(graph, stream=_aside(before.device), capture_error_mode="thread_local"):
             yield
+    except RuntimeError:
+        random.graphsafe_set_state(state)
+        raise
     finally:
         torch.cuda.set_stream(before)
 
@@ -125,14 +126,12 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 def _replayable(work: Callable[[], object]) -> Callable[[], object]:
     """The replay of some work, or the work itself if it cannot be recorded."""
-    graph, random = torch.cuda.CUDAGraph(), torch.cuda.default_generators[torch.cuda.current_device()]
-    before = random.clone_state()
+    graph = torch.cuda.CUDAGraph()
     try:
         with _recording(graph):
             work()
-    except RuntimeError as error:
-        random.graphsafe_set_state(before)
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            raise
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError:
         return work
     return graph.replay

@@ -69,8 +69,11 @@ class Keeping:
             u, own = beside(shared, lambda: self.near(model_of(clients), lam, theta, batches()), theta)
         else:
             u = shared()
-            ways = {"ft": lambda: model_of(u), "mean": lambda: averaged(clients, model_of(u))}
-            own = ways.get(self.keep, lambda: self.best(clients, model_of(u), cohort, batches))()
+            own = model_of(u)
+            if self.keep == "best":
+                own = self.best(clients, own, cohort, batches)
+            elif self.keep == "mean":
+                own = averaged(clients, own)
         return u, {**own, **fitted(clients, u["log/loss"])}
 
     def near(self, model: State, lam: float | Tensor, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> State:
