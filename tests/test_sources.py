@@ -14,14 +14,10 @@ from pfed1bs.report.statistics import Against
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 TUNED = {  # recipes, and the searches whose options they have
     "mnist-all": ("tuning-mnist.json",),
-    "fmnist-few": ("tuning-fmnist-few.json",),
     "mnist-bytes": ("tuning-bytes/mnist-bytes.json", "tuning-bytes/mnist-bytes-powersgd.json"),
     "mnist-bytes-low": ("tuning-bytes/mnist-bytes-low.json", "tuning-bytes/mnist-bytes-low-powersgd.json"),
 }
-ELSEWHERE = {  # whose options were searched for another recipe, with fewer bytes; that are to be searched again
-    "mnist-bytes": {"decomfl"},
-    "fmnist-few": {"ditto", "pfed1bs-delta", "delta-float32"},
-}
+ELSEWHERE = {"mnist-bytes": {"decomfl"}}  # whose options were searched for another recipe, with fewer bytes
 OPEN = {  # best values that no other value encloses, after as many runs as every method has
     ("mnist-all", "pfed1bs-delta"): {"lr"},
     ("mnist-bytes", "delta-float32"): {"lr"},
