@@ -1,6 +1,6 @@
 """When own models should rest: accuracy on spare training samples if every client had stopped by one rule or another.
 
-    python benchmarks/when.py --data cifar10 --model vgg8 --cap 300 --seeds 102 --device cuda --out results/rest/when.json
+    python benchmarks/when.py --data cifar10 --model vgg8 --cap 300 --seeds 102 --device cuda --out when.json
 
 One run without rest for each algorithm and seed, judged on training samples that the cap leaves over, which nobody
 trains on. Rules: the smoothed loss at the end of the shared model's local work falls below a level; the distance of the
