@@ -35,7 +35,6 @@ from pfed1bs.studies.comparison import kept
 
 MPS = "nvidia-cuda-mps-control"
 WARM = 12  # rounds before anything is timed: works are recorded, kernels compiled
-LIMIT = 60.0  # seconds for everything
 Row = dict[str, object]
 
 
@@ -126,34 +125,40 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--parallel", default="1,2,4,8", help="numbers of processes, with commas between")
     parser.add_argument("--window", type=float, default=2.0, help="seconds for each of them")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for everything")
     parser.add_argument("--out", type=Path, help="JSON file for the results")
     options = parser.parse_args()
     began, rows, missing = time.perf_counter(), list[Row](), list[str]()
     config = load(options.recipe, ["--device", options.device]).with_method(options.algorithm, 0, {})
     config, counts = replace(config, threads=1), [int(word) for word in options.parallel.split(",")]
+    found = {
+        "command": shlex.join(["python", "benchmarks/side_by_side.py", *sys.argv[1:]]),
+        "recipe": options.recipe,
+        "algorithm": options.algorithm,
+        "rounds": config.rounds,
+        "window": options.window,
+        "left_out": missing,
+        "rows": rows,
+    }
     for mps in (False, True) if options.device != "cpu" else (False,):
         way = f"with{'' if mps else 'out'} MPS"
         if mps and shutil.which(MPS) is None:
             missing.append(f"{way}: there is no {MPS} here")
             continue
         try:
-            for row in measured(config, counts, options.window, mps, began + LIMIT):
+            for row in measured(config, counts, options.window, mps, began + options.limit):
                 rows.append(row)
                 print(f"{row['parallel']:3} side by side {way}: {row['runs_a_minute']} runs a minute", flush=True)
+                _keep(found, options.out)  # row by row: it may be cut off
         except TimeoutError:
-            missing.append(f"{way}: not done after {LIMIT:.0f} s")
+            missing.append(f"{way}: not done after {options.limit:.0f} s")
     print(*missing, sep="\n", file=sys.stderr)
-    command = shlex.join(["python", "benchmarks/side_by_side.py", *sys.argv[1:]])
-    told = {
-        "command": command,
-        "recipe": options.recipe,
-        "algorithm": options.algorithm,
-        "rounds": config.rounds,
-        "window": options.window,
-    }
-    found = {**environment(options.device), **told, "left_out": missing, "rows": rows}
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    _keep({**environment(options.device), **found}, options.out)  # last: this process is no guest of the device before
+
+
+def _keep(found: Row, out: Path | None) -> None:
+    if out:
+        out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

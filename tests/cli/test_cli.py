@@ -316,9 +316,11 @@ def test_a_benchmark_has_a_help_of_its_own(name, capsys):
 
 
 def test_the_benchmark_of_a_gpu_names_it_in_its_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        "pfed1bs.facts.bench_gpu.measured", lambda vgg16: {"kernels": [{"operation": "hadamard", "ms": 0.1}]}
-    )
+    def measured(vgg16):
+        yield "kernels", {"operation": "hadamard", "ms": 0.1}
+        assert json.loads((tmp_path / "gpu.json").read_text())["kernels"]  # kept, should the rest be cut off
+
+    monkeypatch.setattr("pfed1bs.facts.bench_gpu.measured", measured)
     monkeypatch.setattr("pfed1bs.cli.benches.environment", lambda device: {"device": "NVIDIA Toy", "driver": "1.2"})
     assert run("bench", "gpu", "--json", "--out", str(tmp_path / "gpu.json")) == 0
     found = json.loads((tmp_path / "gpu.json").read_text())

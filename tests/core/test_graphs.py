@@ -37,7 +37,7 @@ def test_tensors_of_the_cpu_are_left_alone():
 
 @pytest.mark.parametrize("error", [RuntimeError("not permitted when stream is capturing"), torch.OutOfMemoryError()])
 def test_work_that_cannot_be_recorded_is_tried_once_and_leaves_the_random_state(monkeypatch, error):
-    tried, states, streams = [], [], []
+    tried, states, streams, ended = [], [], [], []
 
     def work(own):
         tried.append(work)
@@ -46,7 +46,8 @@ def test_work_that_cannot_be_recorded_is_tried_once_and_leaves_the_random_state(
     random = SimpleNamespace(clone_state=lambda: "before", graphsafe_set_state=states.append)
     fakes = {
         "CUDAGraph": SimpleNamespace,
-        "graph": lambda graph, **_: nullcontext(),
+        "graph": lambda graph, pool, **_: nullcontext(),
+        "graph_pool_handle": lambda: "its memory",
         "default_generators": (random,),
         "current_device": lambda: 0,
         "current_stream": lambda: SimpleNamespace(device="that of the work"),
@@ -54,10 +55,13 @@ def test_work_that_cannot_be_recorded_is_tried_once_and_leaves_the_random_state(
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        monkeypatch.setattr(torch._C, name, lambda *given: ended.append(given), raising=False)
     monkeypatch.setattr(graphs, "_aside", lambda device: None)
     recorded = Graphs()
     assert [recorded._graph("key", work, {}) for _ in range(4)] == [None] * 4
     assert tried == [work] and states == ["before"] and streams == ["that of the work"]
+    assert ended == [(0, "its memory")] * 2
 
 
 def test_the_graphs_that_were_not_used_for_longest_are_given_up(monkeypatch):
@@ -79,7 +83,7 @@ def test_work_is_timed_as_it_will_run(monkeypatch, enabled, able):
     before = SimpleNamespace(device="that of the work")
 
     class Recording:
-        def __init__(self, graph, stream, capture_error_mode):
+        def __init__(self, graph, pool, stream, capture_error_mode):
             assert stream == ("aside", before.device)
             done.append("record")
 
@@ -97,6 +101,7 @@ def test_work_is_timed_as_it_will_run(monkeypatch, enabled, able):
     fakes = {
         "CUDAGraph": lambda: SimpleNamespace(replay=lambda: done.append("replay")),
         "graph": Recording,
+        "graph_pool_handle": lambda: (0, 1),
         "Event": event,
         "default_generators": (random,),
         "current_device": lambda: 0,
@@ -177,12 +182,23 @@ def test_work_that_waits_for_the_device_is_not_recorded_and_harms_nothing():
         assert (found and found["y"].tolist()) == value
 
 
+@pytest.mark.gpu
+def test_memory_is_given_back_after_work_that_cannot_be_recorded():
+    recorded = Graphs()
+    for _ in range(2):
+        recorded("waits", lambda own: {"y": own["x"] * own["x"].sum().item()}, {"x": torch.ones(2).cuda()})
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    torch.empty(1 << 28, device="cuda")  # 1 GiB
+    assert torch.cuda.memory_reserved() >= before + (1 << 30)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < before + (1 << 28)
+
+
 OPTIONS = [
     *((name, {}) for name in REGISTRY),
     ("pfed1bs-delta", {"keep": "best", "trial": 2, "again": 1, "margin": 0}),
     ("pfed1bs-delta", {"keep": "mean"}),
-    ("pfed1bs-delta", {"fade": 3.0}),
-    ("ditto", {"fade": 3.0}),
     ("pfed1bs-delta", {"keep": "ft", "scales": "layer", "feedback": True}),
     ("pfed1bs-delta", {"momentum": 0.9, "snapshots": "coded"}),
     ("pfed1bs", {"start": "own", "train": "all", "code": "entropy"}),

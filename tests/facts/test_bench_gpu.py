@@ -1,6 +1,7 @@
 """The rows of the benchmark of a GPU, made at small sizes on whatever there is; times themselves are not tested."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import torch
 
@@ -21,7 +22,11 @@ def test_every_kind_has_rows_and_a_line_for_each(monkeypatch):
     monkeypatch.setattr(gpu, "names", lambda: ["mnist-2class", "fmnist-2class", "digits", "shakespeare-lora"])
     once = gpu._elapsed
     monkeypatch.setattr(gpu, "_elapsed", lambda work, times, device: once(work, 1, device))  # a mean of one is one too
-    found = gpu.measured(device="cpu")
+    told, found = [], {kind: [] for kind in gpu.COLUMNS}
+    monkeypatch.setattr(gpu, "multiply", lambda device, tf32: told.append((device.type, tf32)))
+    for kind, row in gpu.measured(device="cpu"):
+        found[kind].append(row)
+    assert told == [("cpu", False)]  # torch's own default has tf32 in convolutions
     operations = ["forward", "adjoint", "pull", "pack", "unpack", "vote"]
     assert [row["operation"] for row in found["kernels"]] == [*["hadamard"] * 2, *operations]
     assert all(row["torch_ms"] > 0 and row["x torch"] > 0 for row in found["kernels"][2:])
@@ -37,6 +42,12 @@ def test_every_kind_has_rows_and_a_line_for_each(monkeypatch):
 def test_numbers_are_told_with_four_digits_and_what_was_not_measured_stays_empty():
     row = {"operation": "pull", "shape": "20 x 50", "ms": 0.123456, "copies": 4.0}
     assert gpu.lines("kernels", [row]) == [["pull", "20 x 50", "0.1235", "4", ""]]
+
+
+def test_long_rounds_are_soon_enough_of_them(monkeypatch):
+    monkeypatch.setattr(gpu, "simulate", lambda *given, **named: (SimpleNamespace(seconds=s) for s in range(1, 13)))
+    found = gpu._rounds(None, None, None, "vgg16", torch.device("cpu"))
+    assert (found["ms"], found["best ms"]) == (5000, 5000)  # 15 seconds: four rounds that do not count, and one
 
 
 def test_models_are_those_of_the_recipes():

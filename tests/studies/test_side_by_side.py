@@ -38,11 +38,22 @@ def test_runs_a_minute_are_measured_for_every_number_of_processes(bench, tmp_pat
 
 
 def test_what_the_limit_does_not_allow_is_left_out_and_said(bench, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "LIMIT", 0.0)
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--limit", "0"])
     bench.main()
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["rows"] == [] and found["left_out"] == ["without MPS: not done after 0 s"]
     assert "without MPS: not done" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_kept_when_the_rest_is_cut_off(bench, tmp_path, monkeypatch):
+    def cut(*given):
+        yield {"parallel": 1, "runs_a_minute": 7.0}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "measured", cut)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main()
+    assert json.loads((tmp_path / "out.json").read_text())["rows"] == [{"parallel": 1, "runs_a_minute": 7.0}]
 
 
 @pytest.mark.parametrize("wanted", [True, False])

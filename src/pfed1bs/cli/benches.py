@@ -43,13 +43,17 @@ def _bench_gpu(words: list[str]) -> None:
     own = arguments("bench gpu", words, "JSON file for the results", switches={"--vgg16": "measure VGG16 too"})
     from pfed1bs.facts import bench_gpu
 
-    rows = bench_gpu.measured(own.vgg16)
-    found = {**environment("cuda"), **rows}
+    measured, facts = bench_gpu.measured(own.vgg16), environment("cuda")
+    rows: dict[str, list[bench_gpu.Row]] = {kind: [] for kind in bench_gpu.COLUMNS}
+    for kind, row in measured:
+        rows[kind].append(row)
+        print(kind, *bench_gpu.lines(kind, [row])[0], file=sys.stderr, flush=True)
+        if own.out:  # row by row: what is cut off keeps what it has
+            Path(own.out).write_text(json.dumps(facts | rows, indent=1) + "\n")
     if own.json:
-        terminal.print_json(found)
+        terminal.print_json(facts | rows)
     for kind, columns in bench_gpu.COLUMNS.items() if not own.json else ():
         right = [column not in ("operation", "shape", "model", "algorithm", "recipe") for column in columns]
-        terminal.show_table(f"{kind}: {found['device']}", columns, bench_gpu.lines(kind, rows[kind]), right)
+        terminal.show_table(f"{kind}: {facts['device']}", columns, bench_gpu.lines(kind, rows[kind]), right)
     if own.out:
-        Path(own.out).write_text(json.dumps(found, indent=1) + "\n")
         print(own.out, file=sys.stderr)

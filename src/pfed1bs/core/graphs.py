@@ -3,7 +3,7 @@
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from threading import Lock
 
@@ -91,15 +91,20 @@ def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """What is asked of the current device is taken down, on a stream of that device.
 
     torch's own stream for it is one for the process, of the device that was the first to record. After work that cannot
-    be recorded torch leaves that the current stream, and the random numbers in the state of recording.
+    be recorded torch leaves that the current stream, the random numbers in the state of recording and, up to 2.11, its
+    memory believing that it still goes on, so that nothing that is unused would be given back to the device any more.
     """
-    before, random = torch.cuda.current_stream(), torch.cuda.default_generators[torch.cuda.current_device()]
+    before, device = torch.cuda.current_stream(), torch.cuda.current_device()
+    random, pool = torch.cuda.default_generators[device], torch.cuda.graph_pool_handle()
     state = random.clone_state()
     try:
-        with torch.cuda.graph(graph, stream=_aside(before.device), capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool, stream=_aside(before.device), capture_error_mode="thread_local"):
             yield
     except RuntimeError:
         random.graphsafe_set_state(state)
+        with suppress(RuntimeError):  # it has ended
+            torch._C._cuda_endAllocateToPool(device, pool)
+            torch._C._cuda_releasePool(device, pool)
         raise
     finally:
         torch.cuda.set_stream(before)
