@@ -17,7 +17,6 @@ import torch
 
 from pfed1bs.cli.help import EXAMPLES
 from pfed1bs.cli.main import main
-from pfed1bs.facts import bench_gpu
 from pfed1bs.flower.states import Shelf
 
 ROOT = Path(__file__).parent.parent
@@ -115,7 +114,7 @@ def test_the_command_works(words, place, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pfed1bs.cli.terminal.write", lambda *_: None)  # the page has tests of its own
     monkeypatch.setattr("pfed1bs.facts.bench.kernels", list)
     monkeypatch.setattr("pfed1bs.cli.benches.environment", lambda *_: {"device": "toy", "kernel": "toy"})
-    monkeypatch.setattr("pfed1bs.facts.bench_gpu.measured", lambda vgg16: dict.fromkeys(bench_gpu.COLUMNS, []))
+    monkeypatch.setattr("pfed1bs.facts.bench_gpu.measured", lambda vgg16: iter(()))
     if words[:2] == ["flower", "gate"]:
         monkeypatch.setattr("pfed1bs.flower.gate.FILES", ())
         monkeypatch.setattr("pfed1bs.flower.gate.serve", lambda *_: None)

@@ -25,7 +25,7 @@ OWN = tuple(EVERY.view(4, 12))
 DATA = Federation(torch.randn(48, 6, generator=stream(0, "inputs")), EVERY % 3, OWN, OWN, EVERY, 3)
 TASK = Task(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)))
 SHORT = {"trial": 1, "again": 1, "moves": 2}  # for a trial within two rounds, and few directions
-OTHER = {"momentum": 0.5, "fade": 0.5, "epsilon": 1.0}  # numbers that change what is computed
+OTHER = {"momentum": 0.5, "epsilon": 1.0}  # numbers that change what is computed
 SIZE = {"steps": 2, "batch": 4}
 
 

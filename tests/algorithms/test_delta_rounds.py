@@ -75,7 +75,7 @@ def blocks(parts):
 
 
 def gradient(w, x, y, norm):
-    """Of the mean cross-entropy of V W x, that, and mean and variance of W x; `norm` normalises W x by them."""
+    """Of the mean cross-entropy of V W x, and mean and variance of W x; `norm` normalises W x by them."""
     first, second = w[:6].reshape(2, 3), w[6:].reshape(2, 2)
     inner = x @ first.T
     mean, var = inner.mean(0), inner.var(0)
@@ -87,8 +87,7 @@ def gradient(w, x, y, norm):
     back = error @ second
     if norm:
         back = (back - back.mean(0) - seen * (back * seen).mean(0)) / width
-    loss = -np.log(p[np.arange(len(y)), y]).mean()
-    return np.concatenate([back.T @ x, error.T @ seen], axis=None), loss, mean, var * len(x) / (len(x) - 1)
+    return np.concatenate([back.T @ x, error.T @ seen], axis=None), mean, var * len(x) / (len(x) - 1)
 
 
 class Oracle:
@@ -101,7 +100,7 @@ class Oracle:
         self.statistics = [{kind: (np.zeros(2), np.ones(2)) for kind in ("own", "shared")} for _ in SIZES]
         self.memory, self.server_memory = np.zeros((2, 10)), np.zeros(10)
         self.last, self.trend, self.gain = np.zeros(10), 0.0, 1.0
-        self.fit = [None, None]
+        self.apart = np.zeros(2)
 
     def pieces(self):
         return LAYERS if self.method.scales == "layer" else (10,)
@@ -124,15 +123,10 @@ class Oracle:
             found.append(abs(own).sum() / n if self.method.feedback else (own**2).sum() / abs(own).sum())
         return np.array(found)
 
-    def pull(self, k):
-        """lam, or what the loss of the shared model has left of it."""
-        whole = not self.method.fade or self.fit[k] is None
-        return self.method.lam * (1.0 if whole else min(1.0, self.fit[k] / self.method.fade))
-
     def walk(self, w, k, kind, batches, lam=0.0):
         velocity, theta = np.zeros(10), self.theta
         for x, y in batches:
-            slope, self.loss, *seen = gradient(w, x, y, self.norm)
+            slope, *seen = gradient(w, x, y, self.norm)
             old = self.statistics[k][kind]
             self.statistics[k][kind] = [0.9 * before + 0.1 * now for before, now in zip(old, seen, strict=True)]
             slope = slope + lam * (w - theta) + self.method.mu * w
@@ -145,9 +139,8 @@ class Oracle:
         phi, turn, piece = self.matrices(t)
         said, q = [], 0.0
         for k, share in enumerate((0.25, 0.75)):
-            lam, mean = self.pull(k), max(0.1, 1 / (t + 1))
+            mean = max(0.1, 1 / (t + 1))
             u = self.walk(self.theta, k, "shared", batches[k])
-            self.fit[k] = self.loss if self.fit[k] is None else 0.8 * self.fit[k] + 0.2 * self.loss
             delta = u - self.theta + self.memory[k]
             a = phi @ delta
             assert abs(a).min() > 1e-5  # otherwise rounding decides a sign
@@ -163,7 +156,8 @@ class Oracle:
                 own["own"] = [(1 - mean) * a + mean * b for a, b in zip(own["own"], own["shared"], strict=True)]
                 self.w[k] = (1 - mean) * self.w[k] + mean * u
             else:
-                self.w[k] = self.walk(self.w[k], k, "own", batches[k], lam)
+                self.w[k] = self.walk(self.w[k], k, "own", batches[k], self.method.lam)
+                self.apart[k] = np.linalg.norm(self.w[k] - self.theta)
         if self.method.feedback:
             self.server_memory = self.server_memory + phi.T @ q
             q = phi @ self.server_memory
@@ -231,6 +225,8 @@ def played(norm=False, rounds=4, **options):
         close(clients["theta"], np.stack([oracle.theta] * 2))
         clients, said = method.local(clients, {}, cohort(t), Given(drawn(t)))
         heard, (v, s), shift = oracle.round(t, drawn(t))
+        assert ("log/apart" in clients) == (method.keep == "prox")
+        close(clients.get("log/apart", torch.zeros(2)), oracle.apart)
         for k in (0, 1):
             assert said["signs"][k].tolist() == heard[k][0].tolist()
             close(said["scale"][k].reshape(-1), heard[k][1])
@@ -256,7 +252,6 @@ def played(norm=False, rounds=4, **options):
         {"keep": "ft", "momentum": 0.5},
         {"keep": "mean"},
         {"keep": "mean", "follow": False, "momentum": 0.5},
-        {"lam": 1.0, "fade": 2.0},
         {"step": 0.3, "decay": 0.5},
         {"rotate": False},
         {"follow": False},

@@ -252,19 +252,6 @@ def test_own_models_follow_the_shared_one_except_where_a_client_is_alone():
     assert torch.equal(still["w"], clients["w"]) and torch.equal(still["near/w"], clients["near/w"])
 
 
-def test_the_pull_fades_for_those_who_chose_to_be_near_and_the_loss_is_remembered():
-    data, found = toy(2), {}
-    changes = {"fit": torch.tensor([0.5, 8.0]), "w": torch.ones(2, 18)}
-    chosen = {"choice": torch.full((2,), PROX), "turns": torch.full((2,), 50)}
-    for keep, more in (("best", chosen), ("prox", {})):
-        found[keep], _ = worked(method(keep=keep, lam=1.0, fade=2.0, trial=4), data, **changes, **more)
-    whole, _ = worked(method(keep="prox", lam=1.0), data, w=torch.ones(2, 18))
-    assert torch.equal(found["best"]["w"], found["prox"]["w"])
-    assert torch.equal(found["prox"]["w"][1], whole["w"][1]) and not torch.equal(found["prox"]["w"][0], whole["w"][0])
-    for state in found.values():
-        assert torch.allclose(state["fit"], 0.8 * changes["fit"] + 0.2 * state["log/loss"])
-
-
 def test_trials_come_again_with_fresh_scouts():
     algorithm, data = method(NORMED, trial=2, again=3, margin=1e6), toy(2)
     trial = algorithm.keeping.trial

@@ -60,21 +60,8 @@ def test_ditto_pulls_the_kept_model_towards_the_received_one_and_averages_the_ot
             v = plus(v, (-0.5, slope(v, sample)), (-0.5 * 0.4, minus(v, START)))
         personal.append(v)
     assert close(state["w"], personal)
+    assert close(state["log/apart"], [sum(x * x for x in minus(v, START)) ** 0.5 for v in personal])
     assert close(aggregated(method, server(), said)["w"], mean([averaged(START, 0.5, samples) for samples in STEPS]))
-
-
-def test_the_pull_of_ditto_fades_with_the_loss_of_the_shared_model():
-    method = make("ditto", linear(), lr=0.5, lam=0.4, mu=0.0, fade=2.0)
-    marks = {"fit": torch.tensor([-1.0, 0.5])}  # the first client has no round behind it, the other a quarter left
-    state, _ = method.local(states(**marks), server(), cohort(), given())
-    personal = []
-    for v, samples, left in zip(OWN, STEPS, (1.0, 0.25), strict=True):
-        for sample in samples:
-            v = plus(v, (-0.5, slope(v, sample)), (-0.5 * 0.4 * left, minus(v, START)))
-        personal.append(v)
-    assert close(state["w"], personal)
-    loss = state["log/fit"]
-    assert torch.allclose(state["fit"], torch.stack([loss[0], 0.8 * 0.5 + 0.2 * loss[1]]))
 
 
 def test_pfedme_repeats_a_batch_goes_on_from_theta_and_judges_it():

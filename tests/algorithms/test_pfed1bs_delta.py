@@ -181,7 +181,6 @@ def toy(clients: int = 5) -> Federation:
     [
         {"keep": "ft"},
         {"keep": "mean"},
-        {"fade": 3.0},
         {"keep": "best", "trial": 3},
         {"scales": "layer"},
         {"feedback": True},

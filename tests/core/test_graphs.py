@@ -199,8 +199,6 @@ OPTIONS = [
     *((name, {}) for name in REGISTRY),
     ("pfed1bs-delta", {"keep": "best", "trial": 2, "again": 1, "margin": 0}),
     ("pfed1bs-delta", {"keep": "mean"}),
-    ("pfed1bs-delta", {"fade": 3.0}),
-    ("ditto", {"fade": 3.0}),
     ("pfed1bs-delta", {"keep": "ft", "scales": "layer", "feedback": True}),
     ("pfed1bs-delta", {"momentum": 0.9, "snapshots": "coded"}),
     ("pfed1bs", {"start": "own", "train": "all", "code": "entropy"}),

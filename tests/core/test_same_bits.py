@@ -219,7 +219,7 @@ def test_a_run_with_one_sampled_client_does_not_depend_on_the_number_of_threads(
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("pfed1bs-delta", {"keep": "best", "trial": 2, "fade": 3.0}),
+        ("pfed1bs-delta", {"keep": "best", "trial": 2}),
         ("pfed1bs-delta", {"keep": "mean"}),
         ("pfed1bs", {"projection": "gaussian"}),
     ],

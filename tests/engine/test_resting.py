@@ -126,6 +126,28 @@ def test_the_loss_is_smoothed_over_rounds_and_counts_all_samples_of_a_client(mon
     assert torch.equal(after, first * data().sizes < module.LEFT)
 
 
+@pytest.mark.parametrize("name", ["pfed1bs-delta", "delta-float32", "ditto"])
+def test_a_model_held_near_the_shared_one_rests_when_it_has_come_back(name, monkeypatch):
+    monkeypatch.setattr(module, "NEAR", 0.7)
+    done = rounds(resting(method(name, lam=1.0, lr=0.1), 1e-9), 22)
+    apart = torch.stack([one.log["apart"] for one in done])
+    back = (apart < module.NEAR * apart.cummax(0).values).cummax(0).values  # some time until now
+    assert torch.equal(torch.stack([one.log["rest"] for one in done]).bool(), back)
+    when = back.int().argmax(0)
+    assert back[-1].any() and len(when[back[-1]].unique()) > 1
+    for client in back[-1].nonzero()[:, 0].tolist():
+        kept = done[when[client]].progress.clients["w"][client]
+        assert torch.equal(done[-1].progress.clients["w"][client], kept)
+
+
+def test_models_that_are_not_held_near_another_do_not_rest_by_distance(monkeypatch):
+    monkeypatch.setattr(module, "NEAR", 10.0)
+    for name, options in (("fedavg-ft", {}), ("pfed1bs-delta", {"keep": "ft"}), ("pfed1bs-delta", {"keep": "mean"})):
+        done = rounds(resting(method(name, **options), 1e-9), 2)
+        assert not done[-1].log["rest"].any() and "apart" not in done[-1].log
+    assert rounds(resting(method("ditto"), 1e-9), 1)[0].log["rest"].all()
+
+
 def test_rounds_end_when_all_rest_and_resuming_adds_none():
     quiet = resting(method("pfed1bs-delta"), 1e9)
     done = rounds(quiet, 5)

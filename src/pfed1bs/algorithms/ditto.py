@@ -6,11 +6,10 @@ from typing import ClassVar
 import torch
 
 from pfed1bs.algorithms.base.averaging import Averaging
-from pfed1bs.algorithms.base.companion import apart, shared_of
-from pfed1bs.algorithms.base.fading import faded, fading, fitted, unfit
+from pfed1bs.algorithms.base.companion import apart, distance, shared_of
 from pfed1bs.core.options import NOT_NEGATIVE, option
 from pfed1bs.engine.contract import Batches, Cohort, State, blank, buffers_of, model_of, present
-from pfed1bs.nn.descent import Near, Walk
+from pfed1bs.nn.descent import Walk
 from pfed1bs.wire.messages import Message
 
 
@@ -23,7 +22,6 @@ class Ditto(Averaging):
     """
 
     lam: float = option(0.1, "lambda: pull of the personal model towards the received one", NOT_NEGATIVE)
-    fade: float = fading()
 
     paper: ClassVar[str] = "Li et al., ICML 2021"
     personalises: ClassVar[bool] = True
@@ -36,23 +34,19 @@ class Ditto(Averaging):
         """The same weights everywhere, from the seed."""
         server, state = super().init(clients)
         velocity = present(velocity=blank(state["w"]) if self.momentum else None)
-        return server, {**state, **apart(self.task.buffers(clients)), **velocity, **unfit(clients, self.fade)}
+        return server, {**state, **apart(self.task.buffers(clients)), **velocity}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
         """R steps of both models; the personal one is pulled towards the model as it was received."""
         start, shared = self.begin(shared_of(clients), received)
         walk = Walk(start, None, shared, torch.zeros(len(start)))
         own = Walk(clients["w"], clients.get("velocity"), buffers_of(clients), walk.loss)
-        near = Near(start, faded(self.lam, clients, self.fade))
         for x, y in batches():
-            if self.fade:
-                own = self.descent.approach(own, x, y, near)
-            else:
-                own = self.descent.advance(own, x, y, own.w - start if self.lam else None, self.lam)
+            own = self.descent.advance(own, x, y, own.w - start if self.lam else None, self.lam)
             walk = self.descent.advance(walk, x, y)
         state = {"w": own.w, **own.buffers, **apart(walk.buffers), **present(velocity=own.velocity)}
-        state |= fitted(clients, walk.loss)
-        return {**state, "log/loss": own.loss, "log/fit": walk.loss}, self.said(walk.w - start, walk.buffers, cohort)
+        log = {"log/loss": own.loss, "log/fit": walk.loss, "log/apart": distance(own.w, start)}
+        return {**state, **log}, self.said(walk.w - start, walk.buffers, cohort)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The personal model, and the shared one with its own statistics."""

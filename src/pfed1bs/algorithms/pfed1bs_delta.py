@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
-from pfed1bs.algorithms.base.fading import fading
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.base.method import Method
@@ -44,7 +43,6 @@ class PFed1BSDelta(Method):
         "prox", "which model is personal; mean: of the `ft` of rounds; best: each client chooses, or trains alone"
     )
     lam: float = option(0.1, "lambda: how strongly `prox` is held near the shared model", NOT_NEGATIVE)
-    fade: float = fading()
     trial: int = option(20, "rounds a client takes part in before it chooses (best)", at_least(1))
     again: int = option(80, "rounds it takes part in before the next trial; 0: there is one (best)", at_least(0))
     margin: float = option(
@@ -73,7 +71,7 @@ class PFed1BSDelta(Method):
     def keeping(self) -> Keeping:
         """Which model is personal."""
         trial = Trial(self.trial, self.again, self.margin, self.seed)
-        return Keeping(self.keep, self.descent, self.lam, self.fade, trial)
+        return Keeping(self.keep, self.descent, self.lam, trial)
 
     def gradients(self, steps: int) -> int:
         """Those of the shared model, and of its own if it is kept apart; a client that chooses takes 4 in its trial."""

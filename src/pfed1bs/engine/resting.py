@@ -1,9 +1,10 @@
-"""When a client's own model rests: as soon as the shared model has nothing more to learn from that client's samples.
+"""When a client's own model rests: as soon as more rounds would make it worse.
 
 Trained for long, a shared model knows every client's few samples by heart. Their gradient dies, and with it what makes
 a model personal: own models drift back to the shared one and get worse, in every method. So a client watches the loss
 at the end of its local work. Once that is below `level` (and all its samples together below LEFT), its own model stays
-as it is. It goes on helping the others; when all rest, the run is over. This costs no byte, sample or gradient.
+as it is. One that is held near the shared model rests earlier: when it has come back to NEAR of its longest distance.
+Clients at rest go on helping the others; when all rest, the run is over. This costs no byte, sample or gradient.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from pfed1bs.engine.store import Clients
 from pfed1bs.wire.messages import Message
 
 LEFT = 6.0  # nats that all samples of a client together may still cost
+NEAR = 1 / 3  # of the longest distance between an own model and the shared one
 MEMORY = 0.8  # weight of the rounds before in the smoothed loss
 NATS = ("cross-entropy", "bce")  # losses with this unit
 OWN = "rest/"  # what the keys of this file begin with
@@ -44,7 +46,7 @@ class Resting(Around):
         """Nobody rests."""
         server, state = self.method.init(clients)
         marks = {"on": torch.zeros(clients, dtype=torch.bool), "loss": torch.full((clients,), -1.0)}  # -1: no round yet
-        return server, {**state, **under(OWN, {**marks, **buffers_of(state)})}
+        return server, {**state, **under(OWN, {**marks, "far": torch.zeros(clients), **buffers_of(state)})}
 
     def absorb(self, clients: State, received: Message, round: int) -> State:
         """What a client at rest hears does not move its own model."""
@@ -53,16 +55,19 @@ class Resting(Around):
         return {**state, "w": chosen(own["on"], clients["w"], state["w"]), **under(OWN, own)}
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
-        """The method's own work; who rested before keeps its model, and who has learnt all rests from now on."""
+        """The method's own work; who rested before keeps its model, and who has got all there is rests from now on."""
         own = within(OWN, clients)
         state, said = self.method.local(besides(OWN, clients), received, cohort, batches)
         fresh = state.get("log/fit", state["log/loss"])
         loss = smoothed(own["loss"], fresh)
         enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level)
         buffers = {name: chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
-        on = own["on"] | (loss < enough)
+        apart = state.get("log/apart", own["far"])
+        far = torch.maximum(own["far"], apart)
+        on = own["on"] | (loss < enough) | (apart < NEAR * far)
         w = chosen(own["on"], clients["w"], state["w"])
-        return {**state, "w": w, **under(OWN, {"on": on, "loss": loss, **buffers}), "log/rest": on.to(loss)}, said
+        marks = under(OWN, {"on": on, "loss": loss, "far": far, **buffers})
+        return {**state, "w": w, **marks, "log/rest": on.to(loss)}, said
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The models of the method; of a client at rest the own one as it was then."""

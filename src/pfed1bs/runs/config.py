@@ -92,8 +92,8 @@ class Config:
     )
     rest: float = option(
         0.02,
-        "loss at the end of local work below which a client's own model stays as it is; when all do, the run ends; "
-        "0: never (docs/method.md)",
+        "loss at the end of local work below which a client's own model stays as it is, or once it has come back near "
+        "the shared one; when all do, the run ends; 0: never (docs/algorithms.md)",
         NOT_NEGATIVE,
     )
     potential: bool = option(False, "log the potential Psi at evaluations (pfed1bs)", role="simulator")

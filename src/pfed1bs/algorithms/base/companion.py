@@ -3,6 +3,8 @@
 The shared model's statistics stand under "shared/buffer/...": two models must not write into one BatchNorm.
 """
 
+from torch import Tensor
+
 from pfed1bs.engine.contract import State, under, within
 
 SHARED = "shared"
@@ -21,3 +23,8 @@ def kept_of(clients: State, name: str) -> State:
 def shared_of(clients: State) -> State:
     """The clients as the shared model knows them: its own buffers, and as many rows of weights."""
     return {"w": clients["w"], **kept_of(clients, SHARED)}
+
+
+def distance(own: Tensor, shared: Tensor) -> Tensor:
+    """(S,) how far the clients' own weights (S, n) are from the shared ones."""
+    return (own - shared).square_().sum(-1).sqrt_()

@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
-from pfed1bs.algorithms.base.fading import faded, fitted, unfit
+from pfed1bs.algorithms.base.companion import SHARED, apart, distance, kept_of
 from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, chosen, model_of, stack
@@ -29,21 +28,17 @@ class Keeping:
     keep: Literal["ft", "mean", "prox", "best"]
     descent: Descent
     lam: float
-    fade: float
     trial: Trial
 
     def first(self, model: State) -> State:
         """What clients keep beside their first model, weights (S, n) and buffers: two scouts, and how they did."""
         clients = len(model["w"])
         turns = {"turns": torch.zeros(clients, dtype=torch.int64)}
-        if self.keep in ("ft", "mean"):
+        if self.keep != "best":
             return turns if self.keep == "mean" else {}
-        fit = unfit(clients, self.fade)
-        if self.keep == "prox":
-            return fit
         tally = {"sums": torch.zeros(4, 4).expand(clients, 4, 4), **turns}
         scouts = {**apart(model, "alone"), **apart(model, "near")}
-        return {**tally, **scouts, "choice": torch.full((clients,), ALONE), **fit}
+        return {**tally, **scouts, "choice": torch.full((clients,), ALONE)}
 
     def followed(self, clients: State, shift: Tensor) -> State:
         """The client's own models after the shared one has moved, in the memory of its shift; one alone does not."""
@@ -65,8 +60,8 @@ class Keeping:
             return {"w": w, **buffers, "log/loss": loss}
 
         if self.keep == "prox":
-            lam = faded(self.lam, clients, self.fade)
-            u, own = beside(shared, lambda: self.near(model_of(clients), lam, theta, batches()), theta)
+            u, own = beside(shared, lambda: self.near(model_of(clients), self.lam, theta, batches()), theta)
+            own["log/apart"] = distance(own["w"], theta)
         else:
             u = shared()
             own = model_of(u)
@@ -74,7 +69,7 @@ class Keeping:
                 own = self.best(clients, own, cohort, batches)
             elif self.keep == "mean":
                 own = averaged(clients, own)
-        return u, {**own, **fitted(clients, u["log/loss"])}
+        return u, own
 
     def near(self, model: State, lam: float | Tensor, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> State:
         """The model after its steps, held near theta, and its buffers with it."""
@@ -89,7 +84,7 @@ class Keeping:
         """The model of each client's choice, which loses no sample unless it is `ft` on trial; the candidates."""
         choice, turn = clients["choice"], self.trial.turn(clients)
         on, ends = turn < self.trial.rounds, turn + 1 == self.trial.rounds
-        lam = torch.where(choice == PROX, 1.0, 0.0)[:, None] * faded(self.lam, clients, self.fade)
+        lam = torch.where(choice == PROX, 1.0, 0.0)[:, None] * self.lam
         own = self.near(model_of(clients), lam, clients["theta"], batches())
         state = {**clients, "turns": clients["turns"] + 1}
         if bool(on.any()):
