@@ -292,6 +292,28 @@ def test_the_headline_says_what_is_shown_of_the_nearest_other_and_the_result_in_
     )
 
 
+def test_the_headline_names_the_fewest_bytes_where_seeds_do_not_tell_the_methods_apart(tmp_path):
+    def said(home, **scores):
+        folders = [
+            run_folder(home, name, seed, (50, at), total_mib=mib)
+            for name, (mib, *pair) in scores.items()
+            for seed, at in enumerate(pair)
+        ]
+        return headline(groups(map(report.read, folders)))
+
+    noisy = said(tmp_path / "a", fedavg=(9.0, 96.7, 97.6), pfed1bs=(1.0, 96.5, 96.4), local=(0.0, 91.1, 91.2))
+    assert noisy.title == "pfed1bs: +5.3 points over training alone at 1/68 of FedAvg's bytes"
+    assert noisy.told[2] == (  # -0.7 with a standard error of 0.5, times 12.706
+        "It was chosen as the one with the fewest bytes of 2 methods above which no other is shown to be, or by at "
+        "most 0.3 points. Paired by seed, it is -0.70 points from fedavg, 95 % interval -7.05 to +5.65: no difference "
+        "is shown."
+    )
+    clear = said(tmp_path / "b", fedavg=(9.0, 97.1, 97.1), pfed1bs=(1.0, 96.4, 96.4), local=(0.0, 91.1, 91.1))
+    assert clear.title.startswith("fedavg: +6.0") and "the highest of 3" in clear.told[2]
+    alone = said(tmp_path / "c", fedavg=(9.0, 90.0, 96.0), local=(0.0, 91.0, 91.0))
+    assert alone.title == "Training alone: no method is shown to be ahead of it, and it sends nothing"
+
+
 def test_a_saved_table_gives_the_page_of_its_runs_without_their_clients(tmp_path, capsys):
     for name, at in (("local", 88.0), ("pfed1bs", 91.5)):
         for seed in (0, 1):

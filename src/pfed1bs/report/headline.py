@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pfed1bs.report.groups import Group, Spread
 from pfed1bs.report.leading import sent, worth
 from pfed1bs.report.results import gain, labelled
-from pfed1bs.report.statistics import MARGIN, paired
+from pfed1bs.report.statistics import MARGIN, Difference, paired
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,31 @@ class Headline:
 
 
 def headline(found: Sequence[Group]) -> Headline:
-    """Of the methods that come within a small margin of the highest mean, the one that sends least."""
-    best = max(found, key=worth)
-    margin = MARGIN if best.metric.percent else 0.0
-    near = [group for group in found if worth(group) >= worth(best) - margin]
+    """Of the methods above which no other is shown to be, the one that sends least."""
+    near = [group for group in found if not any(_above(other, group) for other in found)]
     chosen = min(near, key=lambda group: (sent(group), -worth(group)))
     ahead = gain(chosen, found)
     told = [plainly(chosen, found), _value(chosen, ahead, found), _chosen(chosen, found, len(near))]
-    return Headline(_title(chosen, ahead, len(found)), [text for text in told if text])
+    return Headline(_title(chosen, ahead, found), [text for text in told if text])
+
+
+def _above(other: Group, group: Group) -> bool:
+    """Whether a method is above another by more than a margin, and by more than seeds alone may do."""
+    if not _farther(other, group):
+        return False
+    pairs = _paired(other, group)
+    return pairs is None or not pairs.interval()[0] <= 0 <= pairs.interval()[1]
+
+
+def _farther(other: Group, group: Group) -> bool:
+    """Whether a mean is better than another by more than a margin."""
+    return worth(other) - worth(group) > (MARGIN if group.metric.percent else 0.0)
+
+
+def _paired(first: Group, second: Group) -> Difference | None:
+    """Two methods seed by seed; None where there are no two seeds that both have."""
+    pairs = paired(labelled([first, second]), second.label, first.metric.name)
+    return pairs[0] if pairs and len(pairs[0].values) > 1 else None
 
 
 def plainly(chosen: Group, found: Sequence[Group]) -> str:
@@ -53,12 +70,15 @@ def plainly(chosen: Group, found: Sequence[Group]) -> str:
     return f"{text}. For that, devices and server sent each other {share} {usual}."
 
 
-def _title(chosen: Group, ahead: Spread | None, methods: int) -> str:
+def _title(chosen: Group, ahead: Spread | None, found: Sequence[Group]) -> str:
     metric, value = chosen.metric, chosen.spread(chosen.metric.name)
     assert value is not None  # a record without it is refused
-    if chosen.algorithm == "local" and methods > 1:
+    if chosen.algorithm == "local" and len(found) > 1:
         above = f"more than {MARGIN} points above" if metric.percent else "ahead of"
-        return f"Training alone: no method's mean is {above} it, and it sends nothing"
+        told = f"method's mean is {above}"
+        if any(_farther(other, chosen) for other in found):
+            told = "method is shown to be ahead of"
+        return f"Training alone: no {told} it, and it sends nothing"
     said = f"{_number(value.mean, chosen)} {metric.words.removesuffix(' (%)')}"
     if ahead is not None and metric.percent:
         said = f"{ahead.mean:+.1f} points over training alone"
@@ -119,20 +139,22 @@ def _chosen(chosen: Group, found: Sequence[Group], near: int) -> str:
     first = "highest" if metric.better == "higher" else "lowest"
     others = [group for group in found if group is not chosen]
     other = max(others, key=worth)
+    pairs = _paired(chosen, other)
     within = f"within {MARGIN} points of" if metric.percent else "as good as"
+    apart = f", or by at most {MARGIN} points" if metric.percent else ""
+    among = f"with a mean {within} the {first}" if pairs is None else f"above which no other is shown to be{apart}"
     why = (
         f"It was chosen for its mean, the {first} of {len(found)} in these runs"
         if near == 1
-        else f"It was chosen as the one with the fewest bytes of {near} methods with a mean {within} the {first}"
+        else f"It was chosen as the one with the fewest bytes of {near} methods {among}"
     )
-    pairs = paired(labelled([chosen, other]), other.label, metric.name)
-    if not pairs or len(pairs[0].values) < 2:
+    if pairs is None:
         return f"{why}; one seed shows nothing of chance."
-    low, high = pairs[0].interval()
+    low, high = pairs.interval()
     unit, digits = " points" if metric.percent else "", metric.digits
     shown = "no difference is shown" if low <= 0 <= high else "a difference is shown, though chosen after looking"
     return (
-        f"{why}. Paired by seed, it is {pairs[0].mean:+.{digits}f}{unit} from {other.label}, 95 % interval "
+        f"{why}. Paired by seed, it is {pairs.mean:+.{digits}f}{unit} from {other.label}, 95 % interval "
         f"{low:+.{digits}f} to {high:+.{digits}f}: {shown}."
     )
 
