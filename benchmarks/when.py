@@ -71,7 +71,7 @@ def row(own, name, seed):
     rules = {f"loss {level:g}": losses < level for level in LEVELS}
     if left.isfinite().all():  # an own model is held near the shared one
         rules |= {f"near {near:.2f}": left < near for near in NEARS}
-        rules |= {f"near {near:.2f} or loss 0.02": (left < near) | (losses < 0.02) for near in (0.3, 1 / 3)}
+        rules |= {f"near 0.33 or loss {level:g}": (left < 1 / 3) | (losses < level) for level in (0.01, 0.02)}
     at = [number - 1 for number in rounds]
     curves = {"round": rounds, "accuracy": mean.tolist(), "loss": losses[at].mean(1).tolist()}
     curves |= {"left": left[at].mean(1).tolist()} if left.isfinite().all() else {}

@@ -3,7 +3,8 @@
 Trained for long, a shared model knows every client's few samples by heart. Their gradient dies, and with it what makes
 a model personal: own models drift back to the shared one and get worse, in every method. So a client watches the loss
 at the end of its local work. Once that is below `level` (and all its samples together below LEFT), its own model stays
-as it is. One that is held near the shared model rests earlier: when it has come back to NEAR of its longest distance.
+as it is. One that is held near the shared model rests when it has come back to NEAR of its longest distance from it, or
+at half the level.
 Clients at rest go on helping the others; when all rest, the run is over. This costs no byte, sample or gradient.
 """
 
@@ -60,10 +61,10 @@ class Resting(Around):
         state, said = self.method.local(besides(OWN, clients), received, cohort, batches)
         fresh = state.get("log/fit", state["log/loss"])
         loss = smoothed(own["loss"], fresh)
-        enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level)
         buffers = {name: chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
-        apart = state.get("log/apart", own["far"])
+        near, apart = "log/apart" in state, state.get("log/apart", own["far"])
         far = torch.maximum(own["far"], apart)
+        enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level / 2 if near else self.level)
         on = own["on"] | (loss < enough) | (apart < NEAR * far)
         w = chosen(own["on"], clients["w"], state["w"])
         marks = under(OWN, {"on": on, "loss": loss, "far": far, **buffers})
