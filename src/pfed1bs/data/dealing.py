@@ -44,10 +44,9 @@ def federate(
     owners: tuple[str, ...] = ()
     if scheme == "natural" and dataset.owners is not None:
         train, test, owners = _natural(dataset, clients, split, seed, min_size)
-    elif split == "pooled":
-        train, test = _pooled(dataset, clients, scheme, seed, min_size)
     else:
-        train, test = _official(dataset, clients, scheme, seed, min_size)
+        deal = _pooled if split == "pooled" else _official
+        train, test = deal(dataset, clients, scheme, seed, min_size)
     _check_sizes(train, test, min_size)
     train = [rows[:cap] for rows in train]
     if validate:
