@@ -16,7 +16,6 @@ import shlex
 import statistics
 import sys
 import time
-import timeit
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -34,6 +33,7 @@ from pfed1bs.core.transform import butterfly, hadamard, kernel
 from pfed1bs.core.votes import pack, sign, unpack
 from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import simulate
+from pfed1bs.facts.bench_gpu import python_ms
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.precision import multiply
@@ -186,7 +186,7 @@ def main() -> None:
         "command": shlex.join(["python", *sys.argv]),
         "gpu": torch.cuda.get_device_name(),
         "cpu": cpu(),
-        "loop_ms": 1e3 * min(timeit.repeat("for i in range(1000000): n += i", "n = 0", number=1)),
+        "loop_ms": python_ms(),
         "cpu_kernel": kernel(),
         "torch": torch.__version__,
     }

@@ -6,7 +6,6 @@ Every way starts from the same weights, uses the same batches and ends in the av
 import copy
 import json
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from pfed1bs.core.origin import commit
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
 from pfed1bs.nn.models import build
@@ -205,10 +205,9 @@ def record(out: str | None, command: str, results: object) -> None:
     """Write the results with what is needed to judge them."""
     if out is None:
         return
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     facts = {
         "command": command,
-        "commit": commit,
+        "commit": commit(),
         "cpu": cpu(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -34,6 +34,7 @@ from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import kept
 
 MPS = "nvidia-cuda-mps-control"
+END = 5.0  # seconds in which what is asked to end has to
 WARM = 12  # rounds before anything is timed: works are recorded, kernels compiled
 Row = dict[str, object]
 
@@ -52,7 +53,7 @@ def work(ours: Connection, config: Config, folder: Path, processes: int) -> None
     with suppress(EOFError, KeyboardInterrupt), closing(recorded(config, folder)) as rounds:
         for _ in range(WARM):
             next(rounds)
-        ours.send("ready")
+        ours.send(environment(config.device))  # ready
         while True:
             seconds = ours.recv()
             began, done = time.perf_counter(), 0
@@ -70,17 +71,20 @@ def daemon(wanted: bool, folder: Path) -> Iterator[None]:
     os.environ.update(dict.fromkeys(before, str(folder)))
     try:
         if wanted:
-            subprocess.run([MPS, "-d"], check=True)
+            subprocess.run([MPS, "-d"], check=True, timeout=END)
         yield
     finally:
         if wanted:
-            subprocess.run([MPS], input="quit\n", text=True, check=False, stdout=subprocess.DEVNULL)
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run([MPS], input="quit\n", text=True, timeout=END, stdout=subprocess.DEVNULL)
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def measured(config: Config, counts: Sequence[int], window: float, mps: bool, until: float) -> Iterator[Row]:
-    """A row for every number of processes, as long as there is time."""
+def measured(
+    config: Config, counts: Sequence[int], window: float, mps: bool, until: float
+) -> Iterator[tuple[Row, Row]]:
+    """What the processes run on, and a row for every number of them, as long as there is time."""
     context, workers = get_context("spawn"), []
     with TemporaryDirectory() as folder, daemon(mps, Path(folder) / "mps"):
         try:
@@ -91,17 +95,18 @@ def measured(config: Config, counts: Sequence[int], window: float, mps: bool, un
                 process.start()
                 theirs.close()
                 workers.append((ours, process))
-            for ours, _ in workers:
-                _heard(ours, until)
+            facts = [_heard(ours, until) for ours, _ in workers][0]
             for parallel in counts:
                 if time.perf_counter() + window > until:
                     raise TimeoutError
-                yield _together([ours for ours, _ in workers[:parallel]], config, window, until) | {"mps": mps}
+                row = _together([ours for ours, _ in workers[:parallel]], config, window, until)
+                yield facts, row | {"mps": mps}
         finally:
             for _, process in workers:
                 process.terminate()
             for _, process in workers:
-                process.join()
+                process.join(END / len(workers))
+                process.kill()  # one that waits for the driver hears nothing else
 
 
 def _together(workers: Sequence[Connection], config: Config, window: float, until: float) -> Row:
@@ -146,14 +151,15 @@ def main() -> None:
             missing.append(f"{way}: there is no {MPS} here")
             continue
         try:
-            for row in measured(config, counts, options.window, mps, began + options.limit):
+            for facts, row in measured(config, counts, options.window, mps, began + options.limit):
                 rows.append(row)
                 print(f"{row['parallel']:3} side by side {way}: {row['runs_a_minute']} runs a minute", flush=True)
+                found = facts | found  # this process is no guest of the device, so others say what it is
                 _keep(found, options.out)  # row by row: it may be cut off
-        except TimeoutError:
+        except (TimeoutError, subprocess.TimeoutExpired):
             missing.append(f"{way}: not done after {options.limit:.0f} s")
     print(*missing, sep="\n", file=sys.stderr)
-    _keep({**environment(options.device), **found}, options.out)  # last: this process is no guest of the device before
+    _keep(found, options.out)
 
 
 def _keep(found: Row, out: Path | None) -> None:

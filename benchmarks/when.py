@@ -4,7 +4,8 @@
 
 One run without rest for each algorithm and seed, judged on training samples that the cap leaves over, which nobody
 trains on. Rules: the smoothed loss at the end of the shared model's local work falls below a level; the distance of the
-own model from the shared one falls below a part of the longest it has had; either. `--out` keeps rows of other runs.
+own model from the shared one falls below a part of the longest it has had, or did so after two thirds of the rounds;
+either. `--out` keeps rows of other runs.
 """
 
 import argparse
@@ -17,10 +18,10 @@ from pathlib import Path
 import torch
 
 from pfed1bs import Task, build, evaluate, federate, load, make, simulate
-from pfed1bs.engine.resting import smoothed
+from pfed1bs.engine.resting import LONGER, NEAR, smoothed
 from pfed1bs.runs.environment import environment
 
-LEVELS, NEARS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12), (0.2, 0.25, 0.3, 1 / 3, 0.4, 0.5)
+LEVELS, NEARS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12), (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
 SPARE = 100  # samples that a client's judge has at least, and four times that at most
 
 
@@ -41,7 +42,10 @@ def watched(method, data, own, seed):
     loss, far = torch.full((own.clients,), -1.0), torch.zeros(own.clients)
     for done in simulate(method, data, rounds=own.rounds, batch=64, seed=seed, device=own.device):
         log = {name: value.cpu() for name, value in done.log.items()}
-        loss, apart = smoothed(loss, log.get("fit", log["loss"])), log.get("apart", torch.zeros(own.clients))
+        loss, apart = (
+            smoothed(loss, log.get("fit", log["loss"])),
+            log.get("apart", log.get("behind", torch.zeros(own.clients))),
+        )
         far = torch.maximum(far, apart)
         losses.append(loss)
         left.append(apart / far)
@@ -49,7 +53,13 @@ def watched(method, data, own, seed):
             score = evaluate(method, data, done.progress, seed=seed)["personal"]
             rounds.append(done.number + 1)
             accuracy.append(torch.as_tensor(score.clients, dtype=torch.float64))
-    return rounds, torch.stack(accuracy), torch.stack(losses), torch.stack(left)
+    return rounds, torch.stack(accuracy), torch.stack(losses), torch.stack(left), "apart" in log
+
+
+def later(on, times):
+    """The rule that holds after so many times the rounds that this one took."""
+    first = torch.where(on.any(0), on.int().argmax(0) + 1, len(on))
+    return torch.arange(1, len(on) + 1)[:, None] >= times * first
 
 
 def stopped(rounds, accuracy, shares, on):
@@ -64,14 +74,15 @@ def row(own, name, seed):
     """One run, and what every rule would have come to."""
     data = federation(own, seed)
     method = make(name, Task(build(own.model, data.shape, data.num_classes)), seed, lr=0.05)
-    rounds, accuracy, losses, left = watched(method, data, own, seed)
+    rounds, accuracy, losses, left, follows = watched(method, data, own, seed)
     shares = torch.tensor([len(rows) for rows in data.test], dtype=torch.float64)
     shares /= shares.sum()
     mean = (accuracy * shares).sum(1)
     rules = {f"loss {level:g}": losses < level for level in LEVELS}
     if left.isfinite().all():  # an own model is held near the shared one
         rules |= {f"near {near:.2f}": left < near for near in NEARS}
-        rules |= {f"near 0.33 or loss {level:g}": (left < 1 / 3) | (losses < level) for level in (0.01, 0.02)}
+        rules |= {f"near {near:.2f}, {LONGER:g} times": later(left < near, LONGER) for near in NEARS}
+        rules |= {"as it is": (later(left < NEAR, LONGER if follows else 1)) | (losses < 0.01)}
     at = [number - 1 for number in rounds]
     curves = {"round": rounds, "accuracy": mean.tolist(), "loss": losses[at].mean(1).tolist()}
     curves |= {"left": left[at].mean(1).tolist()} if left.isfinite().all() else {}

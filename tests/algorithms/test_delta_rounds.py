@@ -225,8 +225,8 @@ def played(norm=False, rounds=4, **options):
         close(clients["theta"], np.stack([oracle.theta] * 2))
         clients, said = method.local(clients, {}, cohort(t), Given(drawn(t)))
         heard, (v, s), shift = oracle.round(t, drawn(t))
-        assert ("log/apart" in clients) == (method.keep == "prox")
-        close(clients.get("log/apart", torch.zeros(2)), oracle.apart)
+        if method.keep == "prox":
+            close(clients["log/apart" if method.follow else "log/behind"], oracle.apart)
         for k in (0, 1):
             assert said["signs"][k].tolist() == heard[k][0].tolist()
             close(said["scale"][k].reshape(-1), heard[k][1])

@@ -60,7 +60,7 @@ def test_ditto_pulls_the_kept_model_towards_the_received_one_and_averages_the_ot
             v = plus(v, (-0.5, slope(v, sample)), (-0.5 * 0.4, minus(v, START)))
         personal.append(v)
     assert close(state["w"], personal)
-    assert close(state["log/apart"], [sum(x * x for x in minus(v, START)) ** 0.5 for v in personal])
+    assert close(state["log/behind"], [sum(x * x for x in minus(v, START)) ** 0.5 for v in personal])
     assert close(aggregated(method, server(), said)["w"], mean([averaged(START, 0.5, samples) for samples in STEPS]))
 
 

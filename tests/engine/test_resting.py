@@ -56,7 +56,7 @@ def halfway(algorithm):
 
 def level(log, loss):
     """The level at which this loss is enough."""
-    return 2 * loss if "apart" in log else loss
+    return 2 * loss if {"apart", "behind"} & {*log} else loss
 
 
 def test_only_losses_that_are_entropies_have_a_level_to_rest_at():
@@ -131,25 +131,41 @@ def test_the_loss_is_smoothed_over_rounds_and_counts_all_samples_of_a_client(mon
     assert torch.equal(after, first * data().sizes < module.LEFT)
 
 
-@pytest.mark.parametrize("name", ["pfed1bs-delta", "delta-float32", "ditto"])
-def test_a_model_held_near_the_shared_one_rests_when_it_has_come_back(name, monkeypatch):
-    monkeypatch.setattr(module, "NEAR", 0.7)
-    done = rounds(resting(method(name, lam=1.0, lr=0.1), 1e-9), 22)
-    apart = torch.stack([one.log["apart"] for one in done])
-    back = (apart < module.NEAR * apart.cummax(0).values).cummax(0).values  # some time until now
-    assert torch.equal(torch.stack([one.log["rest"] for one in done]).bool(), back)
-    when = back.int().argmax(0)
-    assert back[-1].any() and len(when[back[-1]].unique()) > 1
-    for client in back[-1].nonzero()[:, 0].tolist():
-        kept = done[when[client]].progress.clients["w"][client]
+@pytest.mark.parametrize(
+    ("name", "options", "follows"),
+    [("pfed1bs-delta", {}, True), ("pfed1bs-delta", {"follow": False}, False), ("delta-float32", {}, True),
+     ("ditto", {}, False)],
+)  # fmt: skip
+def test_a_model_held_near_the_shared_one_rests_when_it_has_come_back(name, options, follows, monkeypatch):
+    monkeypatch.setattr(module, "NEAR", 0.85)
+    done = rounds(resting(method(name, lam=1.0, lr=0.1, **options), 1e-9), 24)
+    apart = torch.stack([one.log["apart" if follows else "behind"] for one in done])
+    near = apart < 0.85 * apart.cummax(0).values
+    first = torch.where(near.any(0), near.int().argmax(0) + 1, 1000)  # rounds until then
+    ends = first * 1.5 if follows else first
+    expected = torch.arange(1, len(done) + 1)[:, None] >= ends
+    assert torch.equal(torch.stack([one.log["rest"] for one in done]).bool(), expected)
+    assert expected[-1].any() and not expected[0].any()
+    for client in expected[-1].nonzero()[:, 0].tolist():
+        kept = done[int(expected[:, client].int().argmax())].progress.clients["w"][client]
         assert torch.equal(done[-1].progress.clients["w"][client], kept)
+
+
+def test_rounds_count_that_a_client_takes_part_in(monkeypatch):
+    monkeypatch.setattr(module, "NEAR", 10.0)  # back in the first round
+    quiet = resting(method("pfed1bs-delta"), 1e-9)
+    for done in simulate(quiet, data(), rounds=6, **{**SIZE, "sampled": 2}):
+        clients = done.progress.clients
+        assert torch.equal(clients["rest/on"], clients["rest/turns"] >= 2) and clients["rest/turns"].sum() == 2 * (
+            done.number + 1
+        )
 
 
 def test_models_that_are_not_held_near_another_do_not_rest_by_distance(monkeypatch):
     monkeypatch.setattr(module, "NEAR", 10.0)
     for name, options in (("fedavg-ft", {}), ("pfed1bs-delta", {"keep": "ft"}), ("pfed1bs-delta", {"keep": "mean"})):
         done = rounds(resting(method(name, **options), 1e-9), 2)
-        assert not done[-1].log["rest"].any() and "apart" not in done[-1].log
+        assert not done[-1].log["rest"].any() and not {"apart", "behind"} & {*done[-1].log}
     assert rounds(resting(method("ditto"), 1e-9), 1)[0].log["rest"].all()
 
 

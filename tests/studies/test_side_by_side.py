@@ -34,6 +34,7 @@ def test_runs_a_minute_are_measured_for_every_number_of_processes(bench, tmp_pat
     assert all(row["runs_a_minute"] == pytest.approx(1.5 * row["rounds_a_second"], abs=0.1) for row in found["rows"])
     assert all(row["rounds_a_second"] > 0 for row in found["rows"]) and not found["left_out"]
     assert found["command"].startswith("python benchmarks/side_by_side.py --recipe ")
+    assert {"commit", "device", "processor"} <= found.keys()
     assert "2 side by side without MPS: " in capsys.readouterr().out
 
 
@@ -47,13 +48,14 @@ def test_what_the_limit_does_not_allow_is_left_out_and_said(bench, tmp_path, mon
 
 def test_what_was_measured_is_kept_when_the_rest_is_cut_off(bench, tmp_path, monkeypatch):
     def cut(*given):
-        yield {"parallel": 1, "runs_a_minute": 7.0}
+        yield {"commit": "abc"}, {"parallel": 1, "runs_a_minute": 7.0}
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench, "measured", cut)
     with pytest.raises(KeyboardInterrupt):
         bench.main()
-    assert json.loads((tmp_path / "out.json").read_text())["rows"] == [{"parallel": 1, "runs_a_minute": 7.0}]
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["rows"] == [{"parallel": 1, "runs_a_minute": 7.0}] and found["commit"] == "abc"
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -68,8 +70,7 @@ def test_mps_is_there_for_those_that_want_it_alone(bench, tmp_path, monkeypatch,
 
 def test_without_the_program_of_mps_the_rest_is_measured(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "load", lambda recipe, flags, load=bench.load: load(recipe, ["--device", "cpu"]))
-    monkeypatch.setattr(bench, "environment", lambda device: {})
-    monkeypatch.setattr(bench, "measured", lambda *given: iter([{"parallel": 1, "runs_a_minute": 7.0}]))
+    monkeypatch.setattr(bench, "measured", lambda *given: iter([({}, {"parallel": 1, "runs_a_minute": 7.0})]))
     monkeypatch.setattr(bench.shutil, "which", lambda name: None)
     monkeypatch.setattr(sys, "argv", [word.replace("cpu", "cuda") for word in sys.argv])
     bench.main()

@@ -45,7 +45,7 @@ class Ditto(Averaging):
             own = self.descent.advance(own, x, y, own.w - start if self.lam else None, self.lam)
             walk = self.descent.advance(walk, x, y)
         state = {"w": own.w, **own.buffers, **apart(walk.buffers), **present(velocity=own.velocity)}
-        log = {"log/loss": own.loss, "log/fit": walk.loss, "log/apart": distance(own.w, start)}
+        log = {"log/loss": own.loss, "log/fit": walk.loss, "log/behind": distance(own.w, start)}
         return {**state, **log}, self.said(walk.w - start, walk.buffers, cohort)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
-from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
+from pfed1bs.algorithms.base.companion import SHARED, apart, distance, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.base.method import Method
@@ -178,6 +178,8 @@ class PFed1BSDelta(Method):
         """The update Delta = u - theta after R steps is sent; the client's own model takes its steps."""
         theta = clients["theta"]
         u, kept = self.keeping.trained(clients, cohort, batches)
+        if self.keep == "prox":
+            kept["log/apart" if self.follow else "log/behind"] = distance(kept["w"], theta)
         memory, said = self.spoken(clients, u["w"] - theta, cohort.round)
         said = self.private(said, cohort) if self.epsilon else said
         return {**kept, **apart(buffers_of(u)), **memory, "theta": theta, "log/loss": u["log/loss"]}, said

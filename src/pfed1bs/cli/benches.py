@@ -43,7 +43,7 @@ def _bench_gpu(words: list[str]) -> None:
     own = arguments("bench gpu", words, "JSON file for the results", switches={"--vgg16": "measure VGG16 too"})
     from pfed1bs.facts import bench_gpu
 
-    measured, facts = bench_gpu.measured(own.vgg16), environment("cuda")
+    measured, facts = bench_gpu.measured(own.vgg16), environment("cuda") | {"python_ms": bench_gpu.python_ms()}
     rows: dict[str, list[bench_gpu.Row]] = {kind: [] for kind in bench_gpu.COLUMNS}
     for kind, row in measured:
         rows[kind].append(row)

@@ -3,8 +3,8 @@
 Trained for long, a shared model knows every client's few samples by heart. Their gradient dies, and with it what makes
 a model personal: own models drift back to the shared one and get worse, in every method. So a client watches the loss
 at the end of its local work. Once that is below `level` (and all its samples together below LEFT), its own model stays
-as it is. One that is held near the shared model rests when it has come back to NEAR of its longest distance from it, or
-at half the level.
+as it is. One that is held near the shared model rests when it has come back to NEAR of its longest distance from it
+(one that moves with the shared model: in LONGER times as many rounds), or at half the level.
 Clients at rest go on helping the others; when all rest, the run is over. This costs no byte, sample or gradient.
 """
 
@@ -31,7 +31,8 @@ from pfed1bs.engine.store import Clients
 from pfed1bs.wire.messages import Message
 
 LEFT = 6.0  # nats that all samples of a client together may still cost
-NEAR = 1 / 3  # of the longest distance between an own model and the shared one
+NEAR = 0.4  # of the longest distance between an own model and the shared one
+LONGER = 1.5  # an own model that moves with the shared one does not lag behind it, so it comes back earlier
 MEMORY = 0.8  # weight of the rounds before in the smoothed loss
 NATS = ("cross-entropy", "bce")  # losses with this unit
 OWN = "rest/"  # what the keys of this file begin with
@@ -47,7 +48,8 @@ class Resting(Around):
         """Nobody rests."""
         server, state = self.method.init(clients)
         marks = {"on": torch.zeros(clients, dtype=torch.bool), "loss": torch.full((clients,), -1.0)}  # -1: no round yet
-        return server, {**state, **under(OWN, {**marks, "far": torch.zeros(clients), **buffers_of(state)})}
+        rounds = {name: torch.zeros(clients, dtype=torch.int64) for name in ("turns", "back")}
+        return server, {**state, **under(OWN, {**marks, "far": torch.zeros(clients), **rounds, **buffers_of(state)})}
 
     def absorb(self, clients: State, received: Message, round: int) -> State:
         """What a client at rest hears does not move its own model."""
@@ -62,18 +64,27 @@ class Resting(Around):
         fresh = state.get("log/fit", state["log/loss"])
         loss = smoothed(own["loss"], fresh)
         buffers = {name: chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
-        near, apart = "log/apart" in state, state.get("log/apart", own["far"])
-        far = torch.maximum(own["far"], apart)
-        enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level / 2 if near else self.level)
-        on = own["on"] | (loss < enough) | (apart < NEAR * far)
+        near = state.get("log/apart", state.get("log/behind"))
+        enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level if near is None else self.level / 2)
+        on, way = own["on"] | (loss < enough), {name: own[name] for name in ("far", "turns", "back")}
+        if near is not None:
+            way = _returned(own, near)
+            on = on | (way["back"] > 0) & (way["turns"] >= (LONGER if "log/apart" in state else 1) * way["back"])
         w = chosen(own["on"], clients["w"], state["w"])
-        marks = under(OWN, {"on": on, "loss": loss, "far": far, **buffers})
+        marks = under(OWN, {"on": on, "loss": loss, **way, **buffers})
         return {**state, "w": w, **marks, "log/rest": on.to(loss)}, said
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The models of the method; of a client at rest the own one as it was then."""
         models = self.method.personal(server, besides(OWN, clients), cohort, batches)
         return {**models, "personal": _kept(clients, models["personal"])}
+
+
+def _returned(own: State, distance: Tensor) -> State:
+    """The longest distance (S,) from the shared model, rounds so far, and after how many it had come back; or 0."""
+    far, turns = torch.maximum(own["far"], distance), own["turns"] + 1
+    back = torch.where((own["back"] == 0) & (distance < NEAR * far), turns, own["back"])
+    return {"far": far, "turns": turns, "back": back}
 
 
 def smoothed(before: Tensor, fresh: Tensor) -> Tensor:

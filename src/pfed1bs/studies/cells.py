@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import hypot, isfinite
 from typing import cast
 
-from pfed1bs.facts import costs
+from pfed1bs.facts.printed import paper_table
 from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import Json
 from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
@@ -13,8 +13,7 @@ from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
 CLOSE = 1.0  # points; nearer, or within two deviations of the difference, a cell counts as reproduced
 OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
 COSTS = {
-    (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell
-    for cell in costs.paper_table()
+    (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell for cell in paper_table()
 }
 NUMBERS = (
     "accuracy accuracy_late accuracy_global accuracy_tuned mib_per_round total_mib ratio_to_fedavg seconds rounds"

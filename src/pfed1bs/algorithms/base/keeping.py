@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.companion import SHARED, apart, distance, kept_of
+from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, chosen, model_of, stack
@@ -61,7 +61,6 @@ class Keeping:
 
         if self.keep == "prox":
             u, own = beside(shared, lambda: self.near(model_of(clients), self.lam, theta, batches()), theta)
-            own["log/apart"] = distance(own["w"], theta)
         else:
             u = shared()
             own = model_of(u)
