@@ -10,6 +10,7 @@ import tuned
 
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.report.statistics import Against
+from pfed1bs.runs.config import known_keys
 
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 TUNED = {  # recipes, and the searches whose options they have
@@ -54,11 +55,18 @@ def test_tables_in_the_documents_are_those_of_the_results():
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: str(path.relative_to(sources.ROOT / "results")))
-def test_every_result_names_its_command_and_commit(path):
-    found = json.loads(path.read_text())
+def test_every_result_is_plain_json_and_names_its_command_and_commit(path):
+    found = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{path.name} has {name}"))
     places = [found, *found.get("runs", []), *(part for part in found.values() if isinstance(part, dict))]
     for name in ("command", "commit"):
         assert any(name in place or f"{name}s" in place for place in places), f"{path.name} has no {name}"
+
+
+@pytest.mark.parametrize("path", ROWS, ids=lambda path: path.parent.name)
+def test_every_row_has_options_that_its_method_has(path):  # otherwise no plan finds it any more
+    for row in map(json.loads, path.read_text().splitlines()):
+        own = {f"algorithm.{key}" for key in row["config"]["algorithm"]} - {"algorithm.name"}
+        assert own <= known_keys(row["config"]["algorithm"]["name"]).keys(), row["label"]
 
 
 def commits(plain):

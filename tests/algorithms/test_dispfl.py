@@ -15,7 +15,8 @@ from pfed1bs.core.votes import pack, unpack
 from pfed1bs.data import federate, load
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.rounds import simulate
-from pfed1bs.facts.costs import NETS, bits
+from pfed1bs.facts.costs import bits
+from pfed1bs.facts.printed import NETS
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import HEADER, fixed_size

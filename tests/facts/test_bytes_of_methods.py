@@ -11,7 +11,8 @@ from pfed1bs.algorithms import make
 from pfed1bs.algorithms.stc import ternary
 from pfed1bs.data import federate, load
 from pfed1bs.engine.rounds import simulate
-from pfed1bs.facts.costs import NETS, bits
+from pfed1bs.facts.costs import bits
+from pfed1bs.facts.printed import NETS
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import HEADER

@@ -11,7 +11,8 @@ from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.data import federate
 from pfed1bs.data.dataset import dataset
 from pfed1bs.engine.rounds import simulate
-from pfed1bs.facts.costs import DATASETS, FORMULAS, NETS, Detail, bits, mib, paper_table
+from pfed1bs.facts.costs import FORMULAS, Detail, bits, mib
+from pfed1bs.facts.printed import DATASETS, NETS, paper_table
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import HEADER

@@ -12,7 +12,7 @@ from pfed1bs.algorithms.base.onebit import sketch_size
 from pfed1bs.engine.cohorts import sample
 from pfed1bs.engine.exchange import remember, tell
 from pfed1bs.engine.ledger import traffic
-from pfed1bs.facts.costs import NETS
+from pfed1bs.facts.printed import NETS
 from pfed1bs.facts.steady import missed, steady, table
 from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import encode, fixed_size

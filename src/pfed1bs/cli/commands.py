@@ -17,7 +17,7 @@ from pfed1bs.cli.several import tune_command as tune_command
 from pfed1bs.cli.words import JSON, RESUME, arguments, ready, split
 from pfed1bs.core import gpu
 from pfed1bs.core.origin import commit
-from pfed1bs.facts import capabilities, costs, steady, traffic
+from pfed1bs.facts import capabilities, printed, steady, traffic
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import argv, environment
 from pfed1bs.runs.run import Run, federation
@@ -66,7 +66,7 @@ def list_command(words: list[str]) -> None:
 def costs_command(words: list[str]) -> None:
     """`pfed1bs costs`: the paper's cost column beside ours, and the bytes of every method."""
     own = arguments("costs", words)
-    cells, rows, sent = costs.paper_table(), steady.table(), traffic.table()
+    cells, rows, sent = printed.paper_table(), steady.table(), traffic.table()
     if own.json:
         about = {"command": argv(), "commit": commit(), "paper": [vars(cell) for cell in cells]}
         methods, late = [row.facts for row in sent], [row.facts for row in rows]

@@ -44,17 +44,10 @@ def federate(
     owners: tuple[str, ...] = ()
     if scheme == "natural" and dataset.owners is not None:
         train, test, owners = _natural(dataset, clients, split, seed, min_size)
-    elif split == "pooled":
-        train, test = _pooled(dataset, clients, scheme, seed, min_size)
     else:
-        train, test = _official(dataset, clients, scheme, seed, min_size)
-    for client, (own, held_out) in enumerate(zip(train, test, strict=True)):
-        if len(own) < min_size or len(held_out) == 0:
-            raise UserError(
-                f"client {client} is left with {len(own)} training and {len(held_out)} test samples, but needs "
-                f"{min_size} and 1",
-                "use fewer clients, another partition or seed, or a lower min_size",
-            )
+        deal = _pooled if split == "pooled" else _official
+        train, test = deal(dataset, clients, scheme, seed, min_size)
+    _check_sizes(train, test, min_size)
     train = [rows[:cap] for rows in train]
     if validate:
         train, test = [rows[: len(rows) * 3 // 4] for rows in train], [rows[len(rows) * 3 // 4 :] for rows in train]
@@ -78,6 +71,16 @@ def _check(dataset: Dataset, split: str, cap: int | None, min_size: int, augment
             f"{dataset.shape}",
             "leave it off",
         )
+
+
+def _check_sizes(train: list[Indices], test: list[Indices], min_size: int) -> None:
+    for client, (own, held_out) in enumerate(zip(train, test, strict=True)):
+        if len(own) < min_size or len(held_out) == 0:
+            raise UserError(
+                f"client {client} is left with {len(own)} training and {len(held_out)} test samples, but needs "
+                f"{min_size} and 1",
+                "use fewer clients, another partition or seed, or a lower min_size",
+            )
 
 
 def _natural(

@@ -1,13 +1,57 @@
-"""Who takes part in a round."""
+"""Who takes part in a round, and what is random about each of them."""
 
-from functools import lru_cache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.rng import stream
-from pfed1bs.engine.contract import Algorithm, Cohort
+from pfed1bs.core.rng import MASK, stream, words
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of one round, ascending by id, as both sides know them."""
+
+    seed: int
+    round: int
+    ids: Tensor  # (S,)
+    sizes: Tensor  # (S,) training samples
+    seen: Tensor  # (S,) round of the last broadcast held, -1: none
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """(S,) shares N_k / sum N in float64, on the CPU."""
+        sizes = self.sizes.cpu().double()
+        return sizes / sizes.sum()
+
+    def shares(self, weights: Literal["samples", "equal"]) -> Tensor:
+        """(S,) shares by samples, or 1 / S each, in float64, on the CPU."""
+        return self.weights if weights == "samples" else torch.ones_like(self.weights) / len(self.ids)
+
+    def uniform(self, name: str, *shape: int) -> Tensor:
+        """(S, *shape) numbers in [0, 1), multiples of 2^-24, on the CPU; row i from client ids[i]'s own stream."""
+        drawn = torch.empty(len(self.ids), prod(shape))
+        for row, whole in zip(drawn, self.integers(name, prod(shape)), strict=True):
+            whole >>= 8  # in place, where a new array would be fresh memory
+            row.copy_(torch.from_numpy(whole.view(np.int32))).mul_(2**-24)
+        return drawn.view(-1, *shape)
+
+    def integers(self, name: str, count: int) -> Iterator[NDArray[np.uint32]]:
+        """`count` numbers of 32 bits for one client after the other, each from the client's own stream."""
+        for client in self.ids.tolist():
+            own = stream(self.seed, name, client, self.round).initial_seed() & MASK
+            yield words(own, (count + 1) // 2).view(np.uint32)[:count]
+
+    def rows(self, at: Tensor | slice) -> "Cohort":
+        """The same round for some of its clients."""
+        return Cohort(self.seed, self.round, self.ids[at], self.sizes[at], self.seen[at])
 
 
 def sample(
@@ -29,8 +73,8 @@ def _order(seed: int, round: int, clients: int) -> Tensor:
     return torch.randperm(clients, generator=stream(seed, "cohort", round))
 
 
-def working(algorithm: Algorithm, cohort: Cohort, sizes: Tensor, seen: Tensor, among: Tensor) -> Cohort:
+def working(trains: Literal["sampled", "all"], cohort: Cohort, sizes: Tensor, seen: Tensor, among: Tensor) -> Cohort:
     """Who does local work in the round of this cohort: its clients, or everyone `among` whom it was drawn."""
-    if algorithm.trains == "sampled":
+    if trains == "sampled":
         return cohort
     return Cohort(cohort.seed, cohort.round, among, sizes.cpu()[among], seen[among])

@@ -2,60 +2,16 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from math import prod
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from pfed1bs.core.rng import MASK, stream, words
+from pfed1bs.engine.cohorts import Cohort as Cohort  # a name of the contract
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import Kind, Layout, Message
 
 State = dict[str, Tensor]  # named tensors; client states have a leading client axis; "log/..." goes to metrics.jsonl
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The clients of one round, ascending by id, as both sides know them."""
-
-    seed: int
-    round: int
-    ids: Tensor  # (S,)
-    sizes: Tensor  # (S,) training samples
-    seen: Tensor  # (S,) round of the last broadcast held, -1: none
-
-    @cached_property
-    def weights(self) -> Tensor:
-        """(S,) shares N_k / sum N in float64, on the CPU."""
-        sizes = self.sizes.cpu().double()
-        return sizes / sizes.sum()
-
-    def shares(self, weights: Literal["samples", "equal"]) -> Tensor:
-        """(S,) shares by samples, or 1 / S each, in float64, on the CPU."""
-        return self.weights if weights == "samples" else torch.ones_like(self.weights) / len(self.ids)
-
-    def uniform(self, name: str, *shape: int) -> Tensor:
-        """(S, *shape) numbers in [0, 1), multiples of 2^-24, on the CPU; row i from client ids[i]'s own stream."""
-        drawn = torch.empty(len(self.ids), prod(shape))
-        for row, whole in zip(drawn, self.integers(name, prod(shape)), strict=True):
-            whole >>= 8  # in place, where a new array would be fresh memory
-            row.copy_(torch.from_numpy(whole.view(np.int32))).mul_(2**-24)
-        return drawn.view(-1, *shape)
-
-    def integers(self, name: str, count: int) -> Iterator[NDArray[np.uint32]]:
-        """`count` numbers of 32 bits for one client after the other, each from the client's own stream."""
-        for client in self.ids.tolist():
-            own = stream(self.seed, name, client, self.round).initial_seed() & MASK
-            yield words(own, (count + 1) // 2).view(np.uint32)[:count]
-
-    def rows(self, at: Tensor | slice) -> "Cohort":
-        """The same round for some of its clients."""
-        return Cohort(self.seed, self.round, self.ids[at], self.sizes[at], self.seen[at])
 
 
 class Batches(Protocol):

@@ -130,7 +130,7 @@ def _round(
 
     def later() -> Cohort:
         following = sample(size.seed, t + 1, data.sizes, now.seen, size.sampled, data.present)
-        return working(algorithm, following, data.sizes, now.seen, data.present)
+        return working(algorithm.trains, following, data.sizes, now.seen, data.present)
 
     turn = replace(turn, later=later) if device.type != "cpu" and t + 1 < size.rounds else turn
     portion = portions(len(plan.active.ids), size.chunk, device)
@@ -166,7 +166,7 @@ def prepare(
     """
     among = torch.arange(len(sizes)) if among is None else among
     cohort = sample(seed, now.round, sizes, now.seen, sampled, among)
-    active = working(algorithm, cohort, sizes, now.seen, among)
+    active = working(algorithm.trains, cohort, sizes, now.seen, among)
     with alone(where(now), numbers(now)):
         return Plan(cohort, active, tell(algorithm, now.server, now.history, active, now.lost))
 

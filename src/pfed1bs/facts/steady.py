@@ -6,7 +6,7 @@ from statistics import mean
 
 from pfed1bs.algorithms.base.anchors import advised, layout, period
 from pfed1bs.algorithms.base.onebit import sketch_size
-from pfed1bs.facts.costs import NETS
+from pfed1bs.facts.printed import NETS
 from pfed1bs.wire.messages import HEADER, fixed_size
 
 SHOWN = ((20, 20), (20, 5), (100, 20), (100, 10), (1_000, 100), (1_000, 10), (10_000, 100), (100_000, 100))  # K, S

@@ -5,7 +5,8 @@ from functools import cache
 
 from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.facts.capabilities import way
-from pfed1bs.facts.costs import CLIENTS, NETS, mib
+from pfed1bs.facts.costs import mib
+from pfed1bs.facts.printed import CLIENTS, NETS
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import Options

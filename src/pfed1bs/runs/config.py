@@ -14,6 +14,7 @@ from pfed1bs.nn.losses import LOSSES
 from pfed1bs.nn.models import MODELS
 from pfed1bs.runs.flags import given as given_flags
 from pfed1bs.runs.flags import named, one, typed, unknown
+from pfed1bs.runs.method_options import defaults, flag_names, flagged, taken_over, typed_options
 from pfed1bs.runs.recipes import read
 
 Options = dict[str, object]
@@ -143,7 +144,7 @@ class Config:
     def with_method(self, name: str, seed: int, options: Options | None = None) -> "Config":
         """The same run with another method, which has its defaults and what `options` hold for it, and a seed."""
         own = self.algorithm if name == self.method else {}
-        chosen = {**_defaults(name), **own, **self.options.get(name, {}), **(options or {}), "name": name}
+        chosen = {**defaults(name), **own, **self.options.get(name, {}), **(options or {}), "name": name}
         changed = replace(self, seed=seed, algorithm=chosen, options={})
         check_config(changed)
         return changed
@@ -157,7 +158,7 @@ def known_keys(method: str) -> dict[str, Key]:
     """Every key of a run of this method by its name as a flag."""
     methods = {"algorithm.name": Key(str, method, ", ".join(REGISTRY))}
     own = {f"algorithm.{name}": key for name, key in keys(algorithm_class(method)).items()}
-    return {prefix + name: key for prefix, cls in FLAGS.items() for name, key in keys(cls).items()} | methods | own
+    return _run_keys() | methods | own
 
 
 def with_role(*roles: Role) -> tuple[str, ...]:
@@ -191,16 +192,16 @@ def of_tables(
     name = named(flags, first)
     if compared is not None and one(flags, "algorithm.name") is not None:
         raise UserError("a comparison has no --algorithm.name", f"write --algorithms {name}")
-    own = _typed_options(first, own, "algorithm")
-    options = {other: _typed_options(other, table, f"options.{other}") for other, table in options.items()}
+    own = typed_options(first, own, "algorithm")
+    options = {other: typed_options(other, table, f"options.{other}") for other, table in options.items()}
     methods = [name] if compared is None else compared
-    given = given_flags(flags, _flag_names(methods))
+    given = given_flags(flags, ["algorithm.name", *_run_keys(), *(key for one in methods for key in flag_names(one))])
     for method in methods:
-        said = own if method == first else _taken_over(own, method)
-        options[method] = {**said, **options.get(method, {}), **_flagged(given, method)}
+        said = own if method == first else taken_over(own, method)
+        options[method] = {**said, **options.get(method, {}), **flagged(given, method)}
     if compared is None:
         own = options.pop(name)
-    algorithm = {**_defaults(name), **own, "name": name}
+    algorithm = {**defaults(name), **own, "name": name}
     config = Config(**_tables(recipe, given), algorithm=algorithm, options=options)  # type: ignore[arg-type]
     check_config(config)
     return config
@@ -226,39 +227,14 @@ def check_config(config: Config) -> None:
         )
 
 
-def typed_option(method: str, name: str, value: object, shown_as: str) -> object:
-    """The value of an option of a method."""
-    known = keys(algorithm_class(method))
-    if name not in known:
-        raise unknown(f"{shown_as}.{name}", [f"{shown_as}.{key}" for key in known])
-    found = typed(f"{shown_as}.{name}", known[name], value)
-    known[name].check(f"{shown_as}.{name}", found)
-    return found
-
-
-def _flag_names(methods: Sequence[str]) -> list[str]:
-    """All keys that flags may give, with options of methods as algorithm.X and options.NAME.X."""
-    known = ["algorithm.name", *(prefix + name for prefix, cls in FLAGS.items() for name in keys(cls))]
-    for method in methods:
-        own = keys(algorithm_class(method))
-        known += [f"{table}.{name}" for table in ("algorithm", f"options.{method}") for name in own]
-    return known
-
-
-def _flagged(given: Mapping[str, str], method: str) -> Options:
-    """What flags say to a method: to all that have the option, then to this one."""
-    return {
-        name: typed_option(method, name, given[f"{table}.{name}"], table)
-        for table in ("algorithm", f"options.{method}")
-        for name in keys(algorithm_class(method))
-        if f"{table}.{name}" in given
-    }
+def _run_keys() -> dict[str, Key]:
+    """Every key that no method has, by its name as a flag."""
+    return {prefix + name: key for prefix, cls in FLAGS.items() for name, key in keys(cls).items()}
 
 
 def _tables(recipe: Options, given: Mapping[str, str]) -> Options:
     """The fields of Config that a recipe and flags give, flags first."""
-    known = {prefix + name: key for prefix, cls in FLAGS.items() for name, key in keys(cls).items()}
-    known |= {f"compare.{name}": key for name, key in keys(CompareConfig).items()}
+    known = _run_keys() | {f"compare.{name}": key for name, key in keys(CompareConfig).items()}
     flat: Options = {}
     for key, value in recipe.items():
         flat |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
@@ -271,21 +247,3 @@ def _tables(recipe: Options, given: Mapping[str, str]) -> Options:
         for table, cls in TABLES.items()
     }
     return {**values, **tables}
-
-
-def _typed_options(method: str, options: object, table: str) -> Options:
-    """Options of a method in [options.NAME] are as strict as those in [algorithm]."""
-    algorithm_class(method)
-    if not isinstance(options, dict):
-        raise UserError(f"{table} must be a table", f"write [{table}]")
-    return {name: typed_option(method, name, value, table) for name, value in options.items()}
-
-
-def _taken_over(options: Options, method: str) -> Options:
-    """Those options of another method that go over to this one."""
-    known = keys(algorithm_class(method))
-    return {name: value for name, value in options.items() if name in known and known[name].role == "optimiser"}
-
-
-def _defaults(method: str) -> Options:
-    return {name: key.default for name, key in keys(algorithm_class(method)).items()}

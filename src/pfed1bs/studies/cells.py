@@ -1,11 +1,11 @@
 """A cell of a table of `pfed1bs reproduce`: the runs of a method with one setting, and what is said of them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import hypot, isfinite
 from typing import cast
 
-from pfed1bs.facts import costs
+from pfed1bs.facts.printed import paper_table
 from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import Json
 from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
@@ -13,8 +13,7 @@ from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
 CLOSE = 1.0  # points; nearer, or within two deviations of the difference, a cell counts as reproduced
 OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
 COSTS = {
-    (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell
-    for cell in costs.paper_table()
+    (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell for cell in paper_table()
 }
 NUMBERS = (
     "accuracy accuracy_late accuracy_global accuracy_tuned mib_per_round total_mib ratio_to_fedavg seconds rounds"
@@ -94,13 +93,13 @@ class Entered:
         """Everything, for a file."""
         found = {key: value for key in (*NUMBERS, *self.logged) if (value := self.spread(key))}
         about: Json = {"part": self.part, "label": self.label, "data": self.data, "wanted": self.wanted}
-        about |= {"seeds": len(self.rows), **{key: asdict(value) for key, value in found.items()}}
+        about |= {"seeds": len(self.rows), **{key: _plain(value) for key, value in found.items()}}
         if item := self.beside:
             last = {"mean": item.difference, "seeds": item.seeds, "interval": item.interval, "p_holm": item.p}
             about["difference"] = {**last, "late": item.late, "late_interval": item.late_interval}
             about |= {"equal_within": {"margin": MARGIN, "p": item.equal}} if item.equal is not None else {}
         if self.peaks and self.highest:
-            about["highest"] = {"after": self.highest[0], **asdict(self.highest[1])}
+            about["highest"] = {"after": self.highest[0], **_plain(self.highest[1])}
             about |= {"since_highest": _facts(self.lost)} if self.lost else {}
         return {**about, "paper": self.paper, "verdict": self.verdict}
 
@@ -110,6 +109,11 @@ def told(value: Spread | None) -> str:
     if value is None:
         return ""
     return f"{value.mean:.2f}" + ("" if value.deviation is None else f" \u00b1 {value.deviation:.2f}")
+
+
+def _plain(value: Spread) -> Json:
+    """For a file, without limits: JSON knows no infinity."""
+    return {"mean": value.mean, "deviation": value.deviation, "seeds": value.seeds}
 
 
 def _summed(row: Json, key: str) -> object:

@@ -21,7 +21,8 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import Schedule, simulate
 from pfed1bs.engine.turns import Diverged
 from pfed1bs.report.groups import differing, flatten
-from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load, typed_option
+from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load
+from pfed1bs.runs.method_options import typed_option
 from pfed1bs.runs.recording import terminable
 from pfed1bs.runs.run import Run, federation, method
 from pfed1bs.studies.design import PLAIN, Design
