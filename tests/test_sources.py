@@ -1,6 +1,7 @@
 """Numbers in README and docs stand in files of results/, and those files say where they come from."""
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -11,6 +12,8 @@ import tuned
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.report.statistics import Against
 from pfed1bs.runs.config import known_keys
+from pfed1bs.runs.recipes import FOLDER as RECIPES
+from pfed1bs.studies import plan
 
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 TUNED = {  # recipes, and the searches whose options they have
@@ -24,6 +27,7 @@ OPEN = {  # best values that no other value encloses, after as many runs as ever
     ("mnist-bytes", "delta-float32"): {"lr"},
     ("mnist-bytes-low", "decomfl"): {"lr"},
 }
+COUNTED = re.compile(r"^\| `([\w-]+)` \|.*\| (\d+) \| (\d+) \|$", re.MULTILINE)  # a table or figure, its runs
 RESULTS = sorted((sources.ROOT / "results").rglob("*.json"))
 ROWS = sorted((sources.ROOT / "results").rglob("*.jsonl"))
 DIRTY: dict[str, str] = {}  # made while something was being changed, and not yet made again; why not
@@ -67,6 +71,15 @@ def test_every_row_has_options_that_its_method_has(path):  # otherwise no plan f
     for row in map(json.loads, path.read_text().splitlines()):
         own = {f"algorithm.{key}" for key in row["config"]["algorithm"]} - {"algorithm.name"}
         assert own <= known_keys(row["config"]["algorithm"]["name"]).keys(), row["label"]
+
+
+def test_the_document_counts_the_runs_that_are_planned_and_those_that_are_there():
+    text = (sources.ROOT / "docs" / "reproduce.md").read_text()
+    told = {name: (int(runs), int(there)) for name, runs, there in COUNTED.findall(text)}
+    for target in [target for name in plan.NAMES if not (target := plan.read(name, RECIPES)).of and not target.ticks]:
+        path = sources.ROOT / "results" / target.name / "table.json"
+        there = json.loads(path.read_text())["finished"] if path.exists() else 0
+        assert told[target.name] == (len(target.planned(RECIPES)), there), target.name
 
 
 def commits(plain):
