@@ -2,13 +2,13 @@
 
 python benchmarks/front.py measure --seeds 0,1,2 --parallel 8 --runs runs/front --out results/front.json
 python benchmarks/front.py figure results/front.json --out results/front.svg
-python benchmarks/front.py curves results/mnist-all-r.json --out results/accuracy-bytes.svg
+python benchmarks/front.py ends results/mnist-all-r.json --out results/accuracy-bytes.svg
 
 `measure` runs pfed1bs-delta with every m / n and with 10, 20 and 40 local steps in a round at equal gradients, which is
 a message every second or fourth round, beside training alone, ditto, fedavg-ft and decomfl; every data set is complete
 at one seed before the next seed begins, and what is finished is in the file. Flags of the configuration may follow.
 `figure` draws accuracy minus that of ditto with the same seed, on white and on a dark page.
-`curves` draws all methods of a table, in the style of the reports, for light and dark pages.
+`ends` draws all methods of a table, a row each, in the style of the reports, for light and dark pages.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from math import ceil
 from pathlib import Path
 from statistics import fmean
 
-from pfed1bs.report.drawn import PICTURES
 from pfed1bs.report.groups import Spread, groups
+from pfed1bs.report.leading import worth
 from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.records import RunRecord, table
-from pfed1bs.report.style import COLOURS, DARK, MARKERS, MUTED, canvas, legend, look, svg
+from pfed1bs.report.style import COLOURS, DARK, MARKERS, MUTED, byte_axis, canvas, legend, look, svg
 from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import environment
 from pfed1bs.studies.comparison import Entry, entries, side_by_side, variant
@@ -34,6 +34,7 @@ from pfed1bs.studies.comparison import Entry, entries, side_by_side, variant
 RECIPES = ("mnist-delta", "fmnist-delta", "cifar10-small", "svhn-small", "cifar100-small")
 RATIOS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 STEPS = (10, 20, 40)
+ROW = 0.165  # inches for a method
 BESIDE = ("local", "fedavg-ft", "ditto", "decomfl")
 NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100"}
 FREE = {
@@ -160,15 +161,45 @@ def both(light, title, out):
     out.with_suffix(".dark.svg").write_text(re.sub("|".join(DARK), lambda colour: DARK[colour[0]], light))
 
 
-def curves(own, flags):
-    """All methods of a table.json as the reports draw them, on white and on a dark page."""
-    runs = table(Path(own.table))
-    recipe = {
-        key: value for key, value in json.loads(Path(own.table).read_text())["recipe"].items() if key != "compare"
-    }
-    picture = PICTURES["accuracy-bytes"](shown_of(groups([recorded(run, recipe) for run in runs])))
-    title = f"MNIST, Dirichlet 0.3, 100 samples a client, {runs[0]['rounds']} rounds, tuned options, ten seeds"
-    both(picture.svg, title, Path(own.out))
+def ends(own, flags):
+    """All methods of a table.json, a row each and the best on top: what they come to, and all bytes they sent."""
+    found = json.loads(Path(own.table).read_text())
+    recipe = {key: value for key, value in found["recipe"].items() if key != "compare"}
+    shown = shown_of(groups([recorded(run, recipe) for run in table(Path(own.table))]))
+    shown.sort(key=lambda item: worth(item.group), reverse=True)
+    with look():
+        picture = canvas(0.55 + ROW * len(shown))
+        left, right = picture.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        for row, item in enumerate(shown):
+            ended(left, right, row, item)
+        left.set(
+            yticks=range(len(shown)), yticklabels=[item.group.label for item in shown], ylim=(len(shown) - 0.4, -0.6)
+        )
+        for item, text in zip(shown, left.get_yticklabels(), strict=True):
+            text.set(color=item.colour, fontweight="bold" if item.leads else "normal")
+        left.locator_params(axis="x", integer=True)
+        byte_axis(right)
+        left.set_xlabel(f"personal {shown[0].group.metric.words}")
+        right.set_xlabel("bytes in all (log)")
+        for axes in (left, right):
+            axes.tick_params(axis="y", length=0)
+            axes.tick_params(axis="x", labelsize=8)
+            axes.grid(axis="y", linewidth=0.3)
+    title = f"MNIST, Dirichlet 0.3, 100 samples a client, {recipe['rounds']} rounds, tuned options, ten seeds"
+    both(svg(picture), title, Path(own.out))
+
+
+def ended(left, right, row, item):
+    """A method's accuracy with its 95 % interval, over the whole height for training alone, and its bytes."""
+    value, thick = item.group.spread(item.group.metric.name), 1.8 if item.leads else 1.2
+    if item.group.algorithm == "local":
+        left.axvspan(*value.interval, color=item.colour, alpha=0.12, linewidth=0)
+    left.plot(value.interval, [row] * 2, color=item.colour, linewidth=thick, solid_capstyle="butt")
+    left.plot([value.mean], [row], "o", color=item.colour, markersize=4.5 if item.leads else 3.5)
+    if sent := item.group.spread("total_mib").mean * 2**20:
+        right.plot([sent], [row], "o", color=item.colour, markersize=4.5 if item.leads else 3.5)
+    else:
+        right.text(0.03, row, "none", color=item.colour, va="center", transform=right.get_yaxis_transform())
 
 
 def recorded(run, recipe):
@@ -201,10 +232,10 @@ def main():
     part.add_argument("results")
     part.add_argument("--out", required=True)
     part.set_defaults(work=figure)
-    part = parts.add_parser("curves", help="all methods of a table.json")
+    part = parts.add_parser("ends", help="all methods of a table.json")
     part.add_argument("table")
     part.add_argument("--out", required=True)
-    part.set_defaults(work=curves)
+    part.set_defaults(work=ends)
     own, flags = parser.parse_known_args()
     own.work(own, flags)
 

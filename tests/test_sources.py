@@ -1,6 +1,7 @@
 """Numbers in README and docs stand in files of results/, and those files say where they come from."""
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -10,6 +11,9 @@ import tuned
 
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.report.statistics import Against
+from pfed1bs.runs.config import known_keys
+from pfed1bs.runs.recipes import FOLDER as RECIPES
+from pfed1bs.studies import plan
 
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 TUNED = {  # recipes, and the searches whose options they have
@@ -23,6 +27,7 @@ OPEN = {  # best values that no other value encloses, after as many runs as ever
     ("mnist-bytes", "delta-float32"): {"lr"},
     ("mnist-bytes-low", "decomfl"): {"lr"},
 }
+COUNTED = re.compile(r"^\| `([\w-]+)` \|.*\| (\d+) \| (\d+) \|$", re.MULTILINE)  # a table or figure, its runs
 RESULTS = sorted((sources.ROOT / "results").rglob("*.json"))
 ROWS = sorted((sources.ROOT / "results").rglob("*.jsonl"))
 DIRTY: dict[str, str] = {}  # made while something was being changed, and not yet made again; why not
@@ -54,11 +59,27 @@ def test_tables_in_the_documents_are_those_of_the_results():
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: str(path.relative_to(sources.ROOT / "results")))
-def test_every_result_names_its_command_and_commit(path):
-    found = json.loads(path.read_text())
+def test_every_result_is_plain_json_and_names_its_command_and_commit(path):
+    found = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{path.name} has {name}"))
     places = [found, *found.get("runs", []), *(part for part in found.values() if isinstance(part, dict))]
     for name in ("command", "commit"):
         assert any(name in place or f"{name}s" in place for place in places), f"{path.name} has no {name}"
+
+
+@pytest.mark.parametrize("path", ROWS, ids=lambda path: path.parent.name)
+def test_every_row_has_options_that_its_method_has(path):  # otherwise no plan finds it any more
+    for row in map(json.loads, path.read_text().splitlines()):
+        own = {f"algorithm.{key}" for key in row["config"]["algorithm"]} - {"algorithm.name"}
+        assert own <= known_keys(row["config"]["algorithm"]["name"]).keys(), row["label"]
+
+
+def test_the_document_counts_the_runs_that_are_planned_and_those_that_are_there():
+    text = (sources.ROOT / "docs" / "reproduce.md").read_text()
+    told = {name: (int(runs), int(there)) for name, runs, there in COUNTED.findall(text)}
+    for target in [target for name in plan.NAMES if not (target := plan.read(name, RECIPES)).of and not target.ticks]:
+        path = sources.ROOT / "results" / target.name / "table.json"
+        there = json.loads(path.read_text())["finished"] if path.exists() else 0
+        assert told[target.name] == (len(target.planned(RECIPES)), there), target.name
 
 
 def commits(plain):

@@ -16,7 +16,7 @@ def test_every_kind_has_rows_and_a_line_for_each(monkeypatch):
     monkeypatch.setattr(gpu, "PLAIN", ((2, 5),))
     monkeypatch.setattr(gpu, "WEIGHTS", {"mlp": 50})
     monkeypatch.setattr(gpu, "MODELS", {"mlp": ((12,), 3), "vgg16": ((3, 32, 32), 4)})
-    for name, value in (("CLIENTS", 2), ("SAMPLES", 8), ("BATCH", 4), ("STEPS", 1)):
+    for name, value in (("CLIENTS", 2), ("SAMPLES", 8), ("BATCH", 4), ("STEPS", 1), ("LONG", 0)):
         monkeypatch.setattr(gpu, name, value)
     monkeypatch.setattr(gpu, "load", lambda name: replace(load(name), clients=2, sampled=1, steps=1, batch=4))
     monkeypatch.setattr(gpu, "names", lambda: ["mnist-2class", "fmnist-2class", "digits", "shakespeare-lora"])

@@ -92,6 +92,12 @@ def test_a_picture_is_the_same_file_every_time_and_names_its_lines(tmp_path, nam
     assert ("256 KiB" in words) == (name == "accuracy-bytes")
 
 
+def test_training_alone_is_drawn_over_a_line_that_would_hide_it(tmp_path):
+    report.draw(records_of(tmp_path, "local", "pfed1bs"), "accuracy-rounds", tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert text.index('class="line" data-group="1"') < text.index('class="line" data-group="0"')
+
+
 def test_a_picture_is_pixels_or_numbers_where_its_name_ends_so(tmp_path):
     folders = [run_folder(tmp_path, seed=seed, accuracies=(50, 90 + seed)) for seed in (0, 1)]
     records = list(map(report.read, folders))

@@ -277,9 +277,10 @@ def test_a_picture_against_an_option_leaves_out_what_is_not_finite_at_the_end(qu
     rows = lines(quick / "out" / "fig-why")
     for row in rows:
         row["curve"]["pull"][-1] = inf if "own" in row["label"] else 0.25
+        row["config"]["data"]["cap"] = None if "own" in row["label"] else 12
     drawn = sweeps.against("lam", groups([finished.record_of(row) for row in rows])).lines
     assert {line[3] for line in drawn if line[0] == "pull"} == {0.25}
-    assert len({line[1] for line in drawn if line[0] == "agreement"}) == 2  # from common and from own first weights
+    assert {line[1] for line in drawn} == {"start common, 12 samples", "start own, all samples"}
 
 
 def test_a_table_with_methods_across_counts_the_settings_that_were_not_run():

@@ -174,7 +174,7 @@ def _rounds(
     algorithm: Algorithm, data: Federation, schedule: Schedule, model: str, device: torch.device
 ) -> dict[str, float | int]:
     """The median and the best of whole rounds, the first ones left out; fewer of them where they are long."""
-    (count, first), seconds = (30, 6) if model == "mlp" else (12, 4), list[float]()
+    (count, first), seconds = (100, 20) if model == "mlp" else (12, 4), list[float]()
     for one in simulate(algorithm, data, schedule, rounds=count, device=device):
         seconds.append(one.seconds)
         if len(seconds) > first and sum(seconds) > LONG:

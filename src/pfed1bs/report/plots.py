@@ -128,7 +128,8 @@ def _line(axes: "Axes", item: Shown, points: list[Point], x: Callable[[Point], f
     own, group = item.pen, item.group
     marker = own.marker if len(points) <= MARKED and among <= FEW else ""
     grey = {"color": MUTED, "linewidth": 0.7, "alpha": 0.55, "zorder": 1.5}
-    coloured = {"color": own.colour, "linestyle": own.dash, "marker": marker, "markersize": 3.5, "zorder": 2.5}
+    above = 2.6 if group.algorithm == "local" else 2.5  # dashes that another line would hide
+    coloured = {"color": own.colour, "linestyle": own.dash, "marker": marker, "markersize": 3.5, "zorder": above}
     (line,) = axes.plot(across, means, label=group.label, **(coloured if item.leads else grey))
     line.set_gid(f"line-{item.number}")
     ranges = [point.value.interval for point in points]

@@ -1,7 +1,7 @@
 """A cell of a table of `pfed1bs reproduce`: the runs of a method with one setting, and what is said of them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import hypot, isfinite
 from typing import cast
 
@@ -93,13 +93,13 @@ class Entered:
         """Everything, for a file."""
         found = {key: value for key in (*NUMBERS, *self.logged) if (value := self.spread(key))}
         about: Json = {"part": self.part, "label": self.label, "data": self.data, "wanted": self.wanted}
-        about |= {"seeds": len(self.rows), **{key: asdict(value) for key, value in found.items()}}
+        about |= {"seeds": len(self.rows), **{key: _plain(value) for key, value in found.items()}}
         if item := self.beside:
             last = {"mean": item.difference, "seeds": item.seeds, "interval": item.interval, "p_holm": item.p}
             about["difference"] = {**last, "late": item.late, "late_interval": item.late_interval}
             about |= {"equal_within": {"margin": MARGIN, "p": item.equal}} if item.equal is not None else {}
         if self.peaks and self.highest:
-            about["highest"] = {"after": self.highest[0], **asdict(self.highest[1])}
+            about["highest"] = {"after": self.highest[0], **_plain(self.highest[1])}
             about |= {"since_highest": _facts(self.lost)} if self.lost else {}
         return {**about, "paper": self.paper, "verdict": self.verdict}
 
@@ -109,6 +109,11 @@ def told(value: Spread | None) -> str:
     if value is None:
         return ""
     return f"{value.mean:.2f}" + ("" if value.deviation is None else f" \u00b1 {value.deviation:.2f}")
+
+
+def _plain(value: Spread) -> Json:
+    """For a file, without limits: JSON knows no infinity."""
+    return {"mean": value.mean, "deviation": value.deviation, "seeds": value.seeds}
 
 
 def _summed(row: Json, key: str) -> object:

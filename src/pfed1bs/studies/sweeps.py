@@ -9,6 +9,7 @@ from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.style import COLOURS, DASHES, MARKERS, canvas, legend, look
 
 LEFT_OUT = ("initial", "ties", "potential")
+SAID = {"rounds": "{} rounds", "data.partition": "{}", "data.cap": "{} samples"}  # others by their key
 
 
 def against(option: str, found: Sequence[Group]) -> Picture:
@@ -17,7 +18,7 @@ def against(option: str, found: Sequence[Group]) -> Picture:
     others = [name for name in differing([group.settings for group in found]) if name != key]
     lines: dict[str, list[Group]] = {}
     for group in found:
-        told_of = [f"{name.rpartition('.')[2]} {shown(group.settings.get(name))}" for name in others]
+        told_of = [_said(name, group.settings.get(name)) for name in others]
         lines.setdefault(", ".join(told_of) or group.algorithm, []).append(group)
     metric = found[0].metric
     titles = {metric.name: f"personal {metric.words}"} | {k: v for k, v in LOGGED.items() if k not in LEFT_OUT}
@@ -46,10 +47,17 @@ def against(option: str, found: Sequence[Group]) -> Picture:
             if name == "pull":  # from nothing to many times a gradient that has died
                 axes.set_yscale("log", nonpositive="mask")
                 axes.yaxis.set_major_formatter("{x:g}")
+            axes.tick_params(axis="y", labelsize=7)
             axes.set_title(words, fontsize=8)
             axes.set_xlabel(option if place > len(panels) - 2 else "")
         legend(figure, figure.axes[0])
     return Picture(figure, ("shown", "setting", option, *SPREAD), points)
+
+
+def _said(name: str, value: object) -> str:
+    """A setting in words."""
+    key = name.rpartition(".")[2]
+    return SAID.get(name, f"{key} {{}}").format("all" if name == "data.cap" and value is None else shown(value))
 
 
 def _end(group: Group, name: str) -> Spread | None:
