@@ -70,7 +70,7 @@ def stopped(rounds, accuracy, shares, on):
     return [round(float(score), 2), round(float(first.float().mean())), int(first.max())]
 
 
-def row(own, name, seed):
+def row(own, name, seed, about):
     """One run, and what every rule would have come to."""
     data = federation(own, seed)
     method = make(name, Task(build(own.model, data.shape, data.num_classes)), seed, lr=0.05)
@@ -90,7 +90,6 @@ def row(own, name, seed):
     found = {rule: stopped(rounds, accuracy, shares, on) for rule, on in rules.items()}
     best = [round(float(mean.max()), 2), rounds[int(mean.argmax())]]
     short = {key: [float(f"{value:.4g}") for value in values] for key, values in curves.items()}
-    about = environment(own.device)
     told = {"commit": about["commit"], "device": about["device"], "command": shlex.join(["python", *sys.argv])}
     return {**setting, "algorithm": name, "seed": seed, "best": best, "rules": found, **short, **told}
 
@@ -105,9 +104,10 @@ def main():
     parser.add_argument("--seeds", default="100")
     parser.add_argument("--out", type=Path)
     own = parser.parse_args()
+    about = environment(own.device)
     for seed in map(int, own.seeds.split(",")):
         for name in own.algorithms.split(","):
-            found = row(own, name, seed)
+            found = row(own, name, seed, about)
             print(own.data, name, seed, "best", found["best"], json.dumps(found["rules"]), flush=True)
             if own.out:
                 write(own.out, found)
