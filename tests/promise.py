@@ -4,9 +4,16 @@ from itertools import pairwise
 
 import torch
 
+from pfed1bs.algorithms import make
 from pfed1bs.core.reproducible import guarantee
 
+SHORT = {"decomfl": {"moves": 2, "directions": 2}}  # options
 PROMISED = guarantee().full  # MKL in its reproducible mode; OpenBLAS, Accelerate and a late import promise nothing
+
+
+def short(name, task, **options):
+    """A method whose rounds are no longer than a comparison needs."""
+    return make(name, task, **SHORT.get(name, {}), **options)
 
 
 def assert_same(ours, theirs):

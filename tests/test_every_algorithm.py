@@ -20,7 +20,7 @@ from pfed1bs.engine.store import Store
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.checkpoint import STATES, load, save
-from promise import assert_messages, assert_same
+from promise import assert_messages, assert_same, short
 
 CLIENTS = 6
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -40,7 +40,7 @@ def federation() -> Federation:
 @cache
 def method(name: str) -> Algorithm:
     data = federation()
-    return make(name, Task(build("mlp", data.shape, data.num_classes)))
+    return short(name, Task(build("mlp", data.shape, data.num_classes)))
 
 
 def run(name: str, rounds: int = 3, sampled: int | None = 4, device: str = "cpu", **more):
@@ -138,7 +138,7 @@ def test_messages_have_the_declared_layout_and_training_changes_weights(name):
 
 @devices
 def test_it_learns(name, device):
-    data, algorithm = federation(), method(name)
+    data, algorithm = federation(), make(name, method(name).task)
     before = evaluate(algorithm, data, begin(algorithm, CLIENTS), steps=1, batch=8)["personal"].micro  # neighbours: 75
     *_, last = simulate(algorithm, data, rounds=15, steps=10, batch=16, device=device)
     after = evaluate(algorithm, data, last.progress, steps=10, batch=16)["personal"].micro

@@ -21,7 +21,7 @@ from pfed1bs.engine.scores import evaluate
 from pfed1bs.engine.workers import alone, spread
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
-from promise import assert_alike, assert_messages, assert_same
+from promise import assert_alike, assert_messages, assert_same, short
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unknown is computed client by client")
 CLIENTS, BATCH = 3, 20
@@ -202,7 +202,7 @@ def digits():
 @pytest.mark.parametrize("name", REGISTRY)
 def test_a_run_with_one_sampled_client_does_not_depend_on_the_number_of_threads(name, threads):
     data, task = digits()
-    method, runs, scores = make(name, task), [], []
+    method, runs, scores = short(name, task), [], []
     for number in (1, 2):
         threads(number)
         runs.append(list(simulate(method, data, rounds=2, sampled=1, steps=2, batch=8)))

@@ -24,7 +24,7 @@ from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs import checkpoint
 from pfed1bs.wire.messages import HEADER, read_header
-from promise import assert_same
+from promise import assert_same, short
 
 EVERY = torch.arange(80)
 OWN = tuple(EVERY.view(4, 20))
@@ -76,7 +76,7 @@ def test_any_other_bit_or_seed_is_another_checksum_and_a_row_alone_has_that_of_t
 
 @keepers
 def test_every_broadcast_holds_the_checksum_of_the_replica_it_leads_to_in_the_first_round_too(name):
-    algorithm = make(name, TASK)
+    algorithm = short(name, TASK)
     now = begin(algorithm, 4)
     for done in [None, *rounds(algorithm)]:
         now = done.progress if done else now
@@ -96,7 +96,7 @@ def test_long_replicas_have_the_same_checksum_on_any_number_of_threads(threads):
 
 @keepers
 def test_a_client_whose_replica_differs_says_so_is_not_counted_and_gets_the_snapshot(name):
-    algorithm = make(name, TASK)
+    algorithm = short(name, TASK)
     first, second = rounds(algorithm, rounds=2)
     broken = spoiled(second.progress, client=1)
     third, fourth = rounds(algorithm, broken, rounds=4)
@@ -115,7 +115,7 @@ def test_a_client_whose_replica_differs_says_so_is_not_counted_and_gets_the_snap
 
 @keepers
 def test_copies_are_alike_until_one_bit_of_one_differs(name):
-    algorithm = make(name, TASK)
+    algorithm = short(name, TASK)
     now = begin(algorithm, 4)
     assert alike(algorithm, now.clients) and not alike(algorithm, spoiled(now, client=2).clients)
     assert alike(make("fedavg", TASK), now.clients), "a method without copies has none that differ"
@@ -124,7 +124,7 @@ def test_copies_are_alike_until_one_bit_of_one_differs(name):
 @pytest.mark.parametrize("name", ["pfed1bs-delta", "stc"])
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_clients_that_begin_before_their_replicas_are_compared_come_to_the_same(monkeypatch, name, chunk):
-    algorithm, asked = make(name, TASK), []
+    algorithm, asked = short(name, TASK), []
     starts = [begin(algorithm, 4), spoiled(begin(algorithm, 4), client=2)]
     later = [rounds(algorithm, start, rounds=3, chunk=chunk) for start in starts]
     monkeypatch.setattr(turns, "early", lambda clients: asked.append(1) or True)
@@ -139,7 +139,7 @@ def test_clients_that_begin_before_their_replicas_are_compared_come_to_the_same(
 @keepers
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_the_others_have_the_same_bits_however_many_are_computed_at_once(name, chunk):
-    algorithm = make(name, TASK)
+    algorithm = short(name, TASK)
     start = spoiled(begin(algorithm, 4), client=2)
     whole, parts = rounds(algorithm, start, rounds=3), rounds(algorithm, start, rounds=3, chunk=chunk)
     assert [done.uplinks for done in parts] == [done.uplinks for done in whole]
@@ -149,7 +149,7 @@ def test_the_others_have_the_same_bits_however_many_are_computed_at_once(name, c
 
 @keepers
 def test_a_client_with_another_seed_is_found_in_the_first_round_and_no_snapshot_makes_it_count(name):
-    server, stranger = make(name, TASK), make(name, TASK, seed=5)
+    server, stranger = short(name, TASK), short(name, TASK, seed=5)
     now = begin(server, 2)
     for t in range(3):
         (mine,) = tell(server, now.server, now.history, prepare(server, now, DATA.sizes[:2], 0, None).cohort, {1})[1:]

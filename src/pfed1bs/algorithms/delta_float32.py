@@ -7,30 +7,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pfed1bs.algorithms.base.following import Following
 from pfed1bs.algorithms.base.replica import summed
-from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
 from pfed1bs.engine.contract import Cohort, State
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)
-class DeltaFloat32(PFed1BSDelta):
+class DeltaFloat32(Following):
     """The same shared model, personal models and following; updates and their mean travel in float32.
 
     The shared step is 1 unless `step` says otherwise: there is no noise that it would have to follow.
     """
-
-    ratio: ClassVar[float] = 1.0  # type: ignore[misc]  # what only compression needs is no option here
-    rotate: ClassVar[bool] = False  # type: ignore[misc]
-    scales: ClassVar[str] = "one"  # type: ignore[misc]
-    feedback: ClassVar[bool] = False  # type: ignore[misc]
-    steady: ClassVar[bool] = False  # type: ignore[misc]
-    robust: ClassVar[str] = "none"  # type: ignore[misc]
-    epsilon: ClassVar[float] = 0.0  # type: ignore[misc]
-    loudness: ClassVar[float] = 0.0  # type: ignore[misc]
-    snapshots: ClassVar[str] = "float32"  # type: ignore[misc]
-    share: ClassVar[float] = 1.0  # type: ignore[misc]
 
     paper: ClassVar[str] = "this project, the reference of docs/delta.md"
 

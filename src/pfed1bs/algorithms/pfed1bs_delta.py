@@ -8,48 +8,29 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored, layout
-from pfed1bs.algorithms.base.companion import SHARED, apart, distance, kept_of
-from pfed1bs.algorithms.base.keeping import Keeping
+from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored
+from pfed1bs.algorithms.base.following import Following
 from pfed1bs.algorithms.base.kesten import steadied, unmoved
-from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.onebit import Code, bits, bounded, code, fields, layers
 from pfed1bs.algorithms.base.private import REHEARSAL, kept, randomised
 from pfed1bs.algorithms.base.robust import trimmed, unknown
-from pfed1bs.algorithms.base.trial import Trial
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, at_least, option
+from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, option
 from pfed1bs.core.votes import pack
-from pfed1bs.engine.contract import Batches, Cohort, Judged, State, blank, buffers_of, model_of, present, stack
-from pfed1bs.wire.codecs import Floats
+from pfed1bs.engine.contract import Batches, Cohort, State, blank, present
 from pfed1bs.wire.messages import Layout, Message
 
 
 @dataclass(frozen=True)
-class PFed1BSDelta(Method):
+class PFed1BSDelta(Following):
     """theta <- theta + eta_g s Phi_t^T R_t^T v at everybody, v = sign(R_t q) for the mean q = sum_k p_k s_k z_k.
 
-    Both one-bit stages carry the scale |x|_2^2 / |x|_1 that makes them unbiased under a random rotation. The personal
-    model is `ft`, the shared model after the client's local steps, a `mean` of these, or `prox`, an own one near it.
+    Both one-bit stages carry the scale |x|_2^2 / |x|_1 that makes them unbiased under a random rotation.
     """
 
     ratio: float = option(0.0, "m / n: bits per weight; 0: 0.1 sqrt(S / K) (docs/delta.md)", SHARE)
-    step: float = option(
-        0.0, "eta_g: size of the shared step; 0: 1, or less where noise would drown it (docs/delta.md)", NOT_NEGATIVE
-    )
     steady: bool = option(False, "eta_g falls while each step undoes the one before, and rises again (docs/delta.md)")
-    decay: float = option(0.0, "eta_g falls as 1 / (1 + decay * round)", NOT_NEGATIVE)
-    keep: Literal["ft", "mean", "prox", "best"] = option(
-        "prox", "which model is personal; mean: of the `ft` of rounds; best: each client chooses, or trains alone"
-    )
-    lam: float = option(0.1, "lambda: how strongly `prox` is held near the shared model", NOT_NEGATIVE)
-    trial: int = option(20, "rounds a client takes part in before it chooses (best)", at_least(1))
-    again: int = option(80, "rounds it takes part in before the next trial; 0: there is one (best)", at_least(0))
-    margin: float = option(
-        1.0, "standard errors by which another model must beat the present one, at first `alone` (best)", NOT_NEGATIVE
-    )
     rotate: bool = option(True, "second rotation before the server's signs")
-    follow: bool = option(True, "the client's own model moves with the shared one, also while the client is away")
     scales: Literal["one", "layer"] = option("one", "layer: every layer has a sketch and a scale of its own")
     robust: Literal["none", "trimmed"] = option(
         "none", "trimmed: leave out clients whose signs are against the others', round after round (docs/security.md)"
@@ -63,19 +44,6 @@ class PFed1BSDelta(Method):
     share: float = option(0.0, "S / K, from which `ratio` and `snapshots` follow; 0: that of the run, or 1", SHARE)
 
     paper: ClassVar[str] = "this project, docs/delta.md"
-    personalises: ClassVar[bool] = True
-    replicates: ClassVar[bool] = True  # every client keeps theta
-    judged_with: ClassVar[Judged] = "replica"
-
-    @property
-    def keeping(self) -> Keeping:
-        """Which model is personal."""
-        trial = Trial(self.trial, self.again, self.margin, self.seed)
-        return Keeping(self.keep, self.descent, self.lam, trial)
-
-    def gradients(self, steps: int) -> int:
-        """Those of the shared model, and of its own if it is kept apart; a client that chooses takes 4 in its trial."""
-        return {"ft": 1, "mean": 1, "prox": 2, "best": 4}[self.keep] * steps
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -111,25 +79,6 @@ class PFed1BSDelta(Method):
         """Signs and scale of the client's update in the sketch."""
         return self.down
 
-    @property
-    def rests(self) -> bool:
-        """The shared model is trained apart from the client's own."""
-        return True
-
-    @property
-    def kept(self) -> bool:
-        """The client keeps it."""
-        return True
-
-    @property
-    def snapshot_layout(self) -> Layout:
-        """The shared model, or its code at the last anchor."""
-        return layout(self.task.n) if self.anchors else {"theta": Floats((self.task.n,))}
-
-    def anchor(self, round: int) -> int:
-        """The last anchor; without any, the round itself."""
-        return self.anchors.last(round) if self.anchors else round
-
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
         theta, fields = self.task.init(self.seed), self.down
@@ -145,44 +94,14 @@ class PFed1BSDelta(Method):
             server["error"], states["error"] = torch.zeros_like(theta), blank(states["w"])
         return server, states
 
-    def first(self, theta: Tensor, clients: int) -> State:
-        """Clients before their first round: their own model and the shared one with its statistics, both theta."""
-        own = {"w": stack(theta, clients), **self.task.buffers(clients)}
-        shared = {"theta": own["w"], **apart(self.task.buffers(clients))}
-        return {**own, **shared, **self.keeping.first(own)}
-
-    def broadcast(self, server: State, cohort: Cohort) -> Message:
-        """The step that the last round came to; nothing in round 0."""
-        return {name: server[name] for name in self.down} if cohort.round else {}
-
-    def snapshot(self, server: State) -> Message:
-        """The shared model, or its code at the last anchor."""
-        return {name: server[name] for name in self.snapshot_layout}
-
-    def absorb(self, clients: State, received: Message, round: int) -> State:
-        """Move the replica by the step of the round before, and round it at an anchor; a snapshot replaces it."""
-        anchors, theta, step = self.anchors, clients["theta"], next(iter(self.down)) in received
-        if step:
-            theta = theta + self.heard(received, round - 1)
-        else:
-            theta = stack(anchors.value(received, round) if anchors else received["theta"], len(theta)).clone()
-        own = self.keeping.followed(clients, theta - clients["theta"]) if self.follow else {}
-        settled = anchors.settled(theta, round) if anchors and step else theta
-        return {**clients, "theta": settled, **own}
-
     def heard(self, said: Message, round: int) -> Tensor:
         """How the server's answer of a round moves the shared model."""
         return self.code(round).step(said["signs"], said["scale"])
 
     def local(self, clients: State, received: Message, cohort: Cohort, batches: Batches) -> tuple[State, Message]:
-        """The update Delta = u - theta after R steps is sent; the client's own model takes its steps."""
-        theta = clients["theta"]
-        u, kept = self.keeping.trained(clients, cohort, batches)
-        if self.keep == "prox":
-            kept["log/apart" if self.follow else "log/behind"] = distance(kept["w"], theta)
-        memory, said = self.spoken(clients, u["w"] - theta, cohort.round)
-        said = self.private(said, cohort) if self.epsilon else said
-        return {**kept, **apart(buffers_of(u)), **memory, "theta": theta, "log/loss": u["log/loss"]}, said
+        """The update Delta = u - theta is sent, with privacy after some of its signs are turned over."""
+        state, said = super().local(clients, received, cohort, batches)
+        return state, self.private(said, cohort) if self.epsilon else said
 
     def spoken(self, clients: State, delta: Tensor, round: int) -> tuple[State, Message]:
         """What is sent: z = sign(a) and s = |a|_2^2 / |a|_1 of a = Phi_t Delta; what stays, with error feedback."""
@@ -226,16 +145,10 @@ class PFed1BSDelta(Method):
         """The cohort as it counts, and what is remembered of it."""
         return (cohort, {}) if self.robust == "none" else trimmed(server, signs, cohort, self.m)
 
-    def size(self, cohort: Cohort) -> float:
-        """eta_g of a round: by default 1, unless the noise of a step would be more than NOISE updates of a client."""
-        quiet = kept(self.epsilon, self.m) if self.epsilon else 1.0  # what randomised signs leave of an update
-        step = self.step or (1.0 if self.feedback else bounded(cohort.weights, self.density, quiet))
-        return step / (1 + self.decay * cohort.round)
-
-    def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
-        """The client's model, and the shared one with the statistics that its local steps left."""
-        shared = {**kept_of(clients, SHARED), "w": stack(server["theta"], len(clients["w"]))}
-        return {"personal": model_of(clients), "global": shared}
+    def usual(self, cohort: Cohort) -> float:
+        """eta_g: 1, unless the noise of a step would be more than NOISE updates of a client."""
+        heard = kept(self.epsilon, self.m) if self.epsilon else 1.0  # what randomised signs leave of an update
+        return 1.0 if self.feedback else bounded(cohort.weights, self.density, heard)
 
     @property
     def remark(self) -> str:

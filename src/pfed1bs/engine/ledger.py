@@ -1,6 +1,8 @@
 """What a round costs: the lengths of its messages, as they were sent."""
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 
 from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.exchange import News
@@ -28,17 +30,19 @@ class Traffic:
 
 def traffic(algorithm: Algorithm, news: list[list[News]], uplinks: list[bytes], cohort: Cohort) -> Traffic:
     """What a round has cost."""
-    sent = [item for items in news for item in items]
+    sent = [*chain.from_iterable(news)]
+    times = Counter(map(id, sent))  # who was away is sent hundreds, the same ones as others
+    pieces = [(item, times[key]) for key, item in dict(zip(map(id, sent), sent, strict=True)).items()]
     layouts = {"down": algorithm.down, "up": algorithm.up, "snapshot": algorithm.snapshot_layout}
     scalars = {
         kind: sum(codec.size or 0 for codec in layout.values() if codec.shape == ()) for kind, layout in layouts.items()
     }
-    messages = [(item.kind, item.data) for item in sent] + [("up", data) for data in uplinks]
+    messages = [(item.kind, item.data, n) for item, n in pieces] + [("up", data, 1) for data in uplinks]
     return Traffic(
         up=sum(map(len, uplinks)),
-        down=sum(len(item.data) for item in sent),
-        broadcast=sum(len(data) for data in {id(item.data): item.data for item in sent}.values()),
-        catch_up=sum(len(item.data) for item in sent if item.kind == "snapshot" or item.round < cohort.round),
-        side=sum(HEADER.size + (scalars[kind] if len(data) > HEADER.size else 0) for kind, data in messages),
+        down=sum(n * len(item.data) for item, n in pieces),
+        broadcast=sum(len(data) for data in {id(item.data): item.data for item, _ in pieces}.values()),
+        catch_up=sum(n * len(item.data) for item, n in pieces if item.kind == "snapshot" or item.round < cohort.round),
+        side=sum(n * (HEADER.size + (scalars[kind] if len(data) > HEADER.size else 0)) for kind, data, n in messages),
         once=SEED_BYTES * int((cohort.seen < 0).sum()) if algorithm.up else 0,
     )
