@@ -1,7 +1,6 @@
 """`pfed1bs reproduce`: what is run and in which order, rows from which it goes on, what stands beside them."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from math import inf
@@ -385,11 +384,3 @@ def test_names_are_those_of_the_recipes():
 def test_a_run_is_among_the_rows_of_its_target():
     [first, *_] = plan.read("fig-loss", RECIPES).planned(RECIPES, quick=True)
     assert first.target == "table-main" and isinstance(first.entry, Entry)
-
-
-def test_the_page_counts_the_runs_of_every_table():
-    page = (RECIPES.parent / "docs" / "reproduce.md").read_text()
-    for name in plan.NAMES:
-        target = plan.read(name, RECIPES)
-        if target.parts:
-            assert re.search(rf"^\| `{name}` \|.*\| {len(target.planned(RECIPES))} \|$", page, re.MULTILINE), name
