@@ -24,5 +24,6 @@ def test_every_method_has_a_panel_and_every_setting_a_line(tmp_path, methods, ac
     words = [element.text for element in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
     assert [words.count(name) for name in (*methods, "fedavg")] == [*[1] * len(methods), 0]
     assert words.count("lr=0.1") == words.count("lr=0.3") == 1  # the same in all panels: said once
+    assert words.count("bars: 95 % intervals, 2 seeds") == 1
     assert ("99.2" in words) == (accuracy == 99)  # where little is wrong, by what is wrong
     assert METHODS["loss-methods"](shown)

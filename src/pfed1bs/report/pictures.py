@@ -68,6 +68,13 @@ def told(value: Spread) -> list[object]:
     return [*(None if number is None else round(number, 6) for number in numbers), value.seeds]
 
 
+def bars_of(found: Sequence[Group]) -> str:
+    """What bars in a picture are, where there are any."""
+    counts = sorted({len(group.records) for group in found} - {1})
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""
+    return f"bars: 95 % intervals, {seeds} seeds" if seeds else ""
+
+
 def shown_of(found: Sequence[Group]) -> list[Shown]:
     """The groups with their numbers, which of them stand out, and their pens."""
     leads = leading(found)

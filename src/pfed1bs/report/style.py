@@ -146,11 +146,12 @@ def byte_axis(axes: "Axes") -> None:
     axes.set_xlabel("bytes sent so far, all clients (log scale)")
 
 
-def legend(figure: "Figure", axes: "Axes") -> None:
-    """All labelled artists below the axes, each label once; the figure grows by the rows."""
+def legend(figure: "Figure", axes: "Axes", title: str = "") -> None:
+    """All labelled artists below the axes, each label once, below a title; the figure grows by the rows."""
     named = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     columns = max(1, min(4, 64 // (6 + max(map(len, named)))))
-    figure.set_figheight(figure.get_figheight() + 0.2 * ceil(len(named) / columns))
+    figure.set_figheight(figure.get_figheight() + 0.2 * (ceil(len(named) / columns) + bool(title)))
     figure.legend(
-        list(named.values()), list(named), loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6
-    )
+        list(named.values()), list(named), loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6,
+        title=title or None, title_fontsize=8,
+    )  # fmt: skip

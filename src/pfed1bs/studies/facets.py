@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pfed1bs.report.groups import Group, Point
-from pfed1bs.report.pictures import Picture, Shown
+from pfed1bs.report.pictures import Picture, Shown, bars_of
 from pfed1bs.report.plots import HEADS, points_of
 from pfed1bs.report.style import COLOURS, DASHES, canvas, legend, look
 
@@ -59,20 +59,21 @@ def _panels(
             axes.set_axis_off()
         curves = [points for found in methods.values() for _, points in found]
         scaled(grid[0], curves)
-        _name(figure, grid, len(methods))
+        _name(figure, grid, len(methods), bars_of([item.group for found in methods.values() for item, _ in found]))
         figure.supylabel(words, fontsize=9.5)
     return Picture(figure, HEADS, points_of([pair for found in methods.values() for pair in found]))
 
 
-def _name(figure: "Figure", grid: np.ndarray, panels: int) -> None:
-    """Say which line is which: once where all panels have the same settings, otherwise in every panel."""
+def _name(figure: "Figure", grid: np.ndarray, panels: int, bars: str) -> None:
+    """Say what bars are, and which line is which: once where all panels have the same settings, or in every panel."""
     names = [axes.get_legend_handles_labels() for axes in grid[:panels]]
     if all(labels == names[0][1] for _, labels in names[1:]):
         if panels < len(grid):
-            grid[-1].legend(*names[0], frameon=False, handlelength=2.6, loc="center")
+            grid[-1].legend(*names[0], frameon=False, handlelength=2.6, loc="center", title=bars, title_fontsize=8)
         else:
-            legend(figure, grid[0])
+            legend(figure, grid[0], bars)
         return
+    figure.supxlabel(bars, fontsize=8)
     for axes in grid[:panels]:
         axes.legend(fontsize=7.5, handlelength=2.2, labelspacing=0.2, edgecolor="none", framealpha=0.9)
 

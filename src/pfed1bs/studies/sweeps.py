@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pfed1bs.core.options import shown
 from pfed1bs.report.groups import Group, Spread, differing
-from pfed1bs.report.pictures import SPREAD, Picture, told
+from pfed1bs.report.pictures import SPREAD, Picture, bars_of, told
 from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.style import COLOURS, DASHES, MARKERS, canvas, legend, look
 
@@ -50,7 +50,7 @@ def against(option: str, found: Sequence[Group]) -> Picture:
             axes.tick_params(axis="y", labelsize=7)
             axes.set_title(words, fontsize=8)
             axes.set_xlabel(option if place > len(panels) - 2 else "")
-        legend(figure, figure.axes[0])
+        legend(figure, figure.axes[0], bars_of(found))
     return Picture(figure, ("shown", "setting", option, *SPREAD), points)
 
 
