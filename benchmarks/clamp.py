@@ -7,20 +7,16 @@ its own bound on scales, which it has with and without these.
 """
 
 import argparse
-import json
 import math
-import shlex
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 
 import torch
+from told import tell
 
 from pfed1bs import Task, build, evaluate, federate, load, make, simulate
 from pfed1bs.engine import trust
 from pfed1bs.flower.settings import BELIEVED
-from pfed1bs.runs.environment import environment
 
 METHODS = ("pfed1bs", "pfed1bs-delta", "fedavg")
 SETTINGS = [("dirichlet:0.3", None), ("dirichlet:0.3", 5), ("labels:2", None)]  # partition, clients of 20 in a round
@@ -82,11 +78,7 @@ def main():
     jobs = [(*setting, int(seed), own.rounds) for setting in SETTINGS for seed in own.seeds.split(",")]
     with ProcessPoolExecutor(own.parallel, get_context("spawn")) as pool:
         rows = list(pool.map(compared, *zip(*jobs, strict=True)))
-    about = {**environment("cpu"), "command": shlex.join(["python", *sys.argv])}
-    text = json.dumps({**about, "lost": lost(rows), "runs": rows}, indent=1)
-    print(text)
-    if own.out:
-        Path(own.out).write_text(text + "\n")
+    tell({"lost": lost(rows), "runs": rows}, own.out)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,12 @@ one thread, in turn with a transform of 2^21.
 """
 
 import argparse
-import json
-import shlex
-import sys
 import time
-from pathlib import Path
 
 import torch
+from told import tell
 
 from pfed1bs import Task, build, federate, hadamard, load, make, pack, simulate, stream
-from pfed1bs.runs.environment import environment
 from pfed1bs.wire.codecs import Differences
 
 SETTINGS = [("dirichlet:0.3", None), ("dirichlet:0.3", 100), ("labels:2", None)]  # partition, cap
@@ -79,12 +75,7 @@ def main():
     costs = [cost(share) for share in (0.0002, 0.002, 0.02)]
     dataset = load("mnist", own.root)
     rows = [saved(dataset, *setting, int(seed), own.rounds) for setting in SETTINGS for seed in own.seeds.split(",")]
-    text = json.dumps(
-        {**environment("cpu"), "command": shlex.join(["python", *sys.argv]), "coding": costs, "runs": rows}, indent=1
-    )
-    print(text)
-    if own.out:
-        Path(own.out).write_text(text + "\n")
+    tell({"coding": costs, "runs": rows}, own.out)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,15 @@ estimated without the noise of the mean by two halves of the projections; `error
 
 import argparse
 import json
-import shlex
 import sys
-from pathlib import Path
 
 import torch
+from told import tell
 
 from pfed1bs import Task, build, federate, load, make, sign, simulate, srht
 from pfed1bs.algorithms.base.onebit import unbiased
 from pfed1bs.core.sketch import Rotation
 from pfed1bs.core.transform import padded
-from pfed1bs.runs.environment import environment
 
 RATIO, ROUNDS, CLIENTS = 0.1, (1, 20, 60), 3
 
@@ -78,11 +76,7 @@ def main():
     for name, x in updates(data, own.seed):
         rows.append(measured(name, x, own.projections))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    command = shlex.join(["python", *sys.argv])
-    text = json.dumps({**environment("cpu"), "command": command, "ratio": RATIO, "runs": rows}, indent=1)
-    print(text)
-    if own.out:
-        Path(own.out).write_text(text + "\n")
+    tell({"ratio": RATIO, "runs": rows}, own.out)
 
 
 if __name__ == "__main__":

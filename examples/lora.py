@@ -9,6 +9,7 @@ message, counts the adapters only. Adapters of other libraries (peft) work the s
 
 import argparse
 import os
+from functools import cache
 
 import numpy as np
 import torch
@@ -53,15 +54,21 @@ def adapted(model, names=WRAPPED, rank=4):
     return model
 
 
+@cache
+def shakespeare():
+    """The data set, read once."""
+    return load("shakespeare")
+
+
 def plays():
     """Every play by its name, and whether it is one of the first half."""
-    names = sorted({owner.partition("/")[0] for owner in load("shakespeare").owners.tolist()})
+    names = sorted({owner.partition("/")[0] for owner in shakespeare().owners.tolist()})
     return {name: i < len(names) // 2 for i, name in enumerate(names)}
 
 
 def samples(first):
     """Inputs, targets and owners of one half of the plays."""
-    data, half = load("shakespeare"), plays()
+    data, half = shakespeare(), plays()
     x = np.concatenate([data.train_inputs, data.test_inputs])
     y = np.concatenate([data.train_labels, data.test_labels])
     rows = np.array([half[owner.partition("/")[0]] is first for owner in data.owners.tolist()])
@@ -88,7 +95,7 @@ def train(path, steps=3000, batch=128, seed=0):
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, y = (torch.from_numpy(part).to(device) for part in samples(first=True)[:2])
-    base = build("chars", tuple(x.shape[1:]), load("shakespeare").num_classes).to(device)
+    base = build("chars", tuple(x.shape[1:]), shakespeare().num_classes).to(device)
     optimiser = torch.optim.AdamW(base.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, total_steps=steps)
     generator = stream(seed, "pretraining")

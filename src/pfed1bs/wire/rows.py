@@ -1,6 +1,7 @@
 """Codecs of tables with missing rows, such as the mean features of those classes that somebody holds."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,20 +12,18 @@ EXACT = 1 << 24  # float32 counts exactly up to here
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A table (rows, 1 + width): a flag, 1 where the row is there and 0 where it is missing, and float32 values.
-
-    All rows there: their values alone. Otherwise one bit per row comes first, 1 if it is there, little-endian, in an
-    odd number of bytes, so that the length alone tells the two apart. Missing rows are decoded as zeros.
-    """
+class Table:
+    """What codecs of tables with a column before the values share."""
 
     rows: int
     width: int
 
+    name: ClassVar[str]
+
     @property
     def wire(self) -> str:
         """The name in the fingerprint of a layout."""
-        return f"rows {self.rows}x{self.width}"
+        return f"{self.name} {self.rows}x{self.width}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -35,6 +34,16 @@ class Rows:
     def size(self) -> int | None:
         """As many bytes as there are rows."""
         return None
+
+
+class Rows(Table):
+    """A table (rows, 1 + width): a flag, 1 where the row is there and 0 where it is missing, and float32 values.
+
+    All rows there: their values alone. Otherwise one bit per row comes first, 1 if it is there, little-endian, in an
+    odd number of bytes, so that the length alone tells the two apart. Missing rows are decoded as zeros.
+    """
+
+    name: ClassVar[str] = "rows"
 
     def encode(self, x: Tensor, known: Tensor | None = None) -> bytes:
         """The rows whose flag is 1."""
@@ -71,31 +80,14 @@ class Rows:
         return bits[: self.rows]
 
 
-@dataclass(frozen=True)
-class CountedRows:
+class CountedRows(Table):
     """A table (rows, 1 + width): how many samples the row stands for, 0 where it is missing, and float32 values.
 
     Every row that is there takes one 32-bit number, count * rows + row, and its values; rows ascend. Missing ones are
     decoded as zeros.
     """
 
-    rows: int
-    width: int
-
-    @property
-    def wire(self) -> str:
-        """The name in the fingerprint of a layout."""
-        return f"counted-rows {self.rows}x{self.width}"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(rows, 1 + width)."""
-        return (self.rows, 1 + self.width)
-
-    @property
-    def size(self) -> int | None:
-        """As many bytes as there are rows."""
-        return None
+    name: ClassVar[str] = "counted-rows"
 
     @property
     def _record(self) -> np.dtype[np.void]:
