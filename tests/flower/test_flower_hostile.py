@@ -202,7 +202,7 @@ def test_the_message_of_a_client_says_nothing_but_what_the_method_says(tmp_path)
     done = next(server.rounds())
     server.judge(done.progress)
     for question, content in replies:
-        expected = {"query": {"samples", "held"}, "train": {"round", "up", "log/loss", "log/rest"}}
+        expected = {"query": {"samples", "held"}, "train": {"round", "up", "log/loss", "log/apart", "log/rest"}}
         assert set(content) == {"partition"} | expected.get(question, {"round", "score/personal", "score/global"})
         if question == "train":
             assert read_header(content["up"]).round == 0
