@@ -20,6 +20,7 @@ from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import finished
 
 CLIENTS = 4
+WAY = {"rest/far", "rest/turns", "rest/back"}
 SIZE = {"sampled": None, "steps": 2, "batch": 8}
 
 
@@ -159,6 +160,18 @@ def test_rounds_count_that_a_client_takes_part_in(monkeypatch):
         assert torch.equal(clients["rest/on"], clients["rest/turns"] >= 2) and clients["rest/turns"].sum() == 2 * (
             done.number + 1
         )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+def test_states_of_before_distances_were_counted_go_on(name):
+    quiet = resting(method(name), 1e-9)
+    [first] = rounds(quiet, 1)
+    older = {key: value for key, value in first.progress.clients.items() if key not in WAY}
+    assert len(older) == len(first.progress.clients) - len(WAY)
+    found = rounds(quiet, 3, resume=replace(first.progress, clients=older))
+    expected = rounds(quiet, 3)
+    assert [done.uplinks for done in found] == [done.uplinks for done in expected[1:]]
+    assert torch.equal(found[-1].progress.clients["w"], expected[-1].progress.clients["w"])
 
 
 def test_models_that_are_not_held_near_another_do_not_rest_by_distance(monkeypatch):

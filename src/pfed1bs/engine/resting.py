@@ -66,12 +66,12 @@ class Resting(Around):
         buffers = {name: chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
         near = state.get("log/apart", state.get("log/behind"))
         enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level if near is None else self.level / 2)
-        on, way = own["on"] | (loss < enough), {name: own[name] for name in ("far", "turns", "back")}
+        on, way = own["on"] | (loss < enough), {}
         if near is not None:
             way = _returned(own, near)
             on = on | (way["back"] > 0) & (way["turns"] >= (LONGER if "log/apart" in state else 1) * way["back"])
         w = chosen(own["on"], clients["w"], state["w"])
-        marks = under(OWN, {"on": on, "loss": loss, **way, **buffers})
+        marks = under(OWN, {**own, "on": on, "loss": loss, **way, **buffers})
         return {**state, "w": w, **marks, "log/rest": on.to(loss)}, said
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
@@ -82,8 +82,10 @@ class Resting(Around):
 
 def _returned(own: State, distance: Tensor) -> State:
     """The longest distance (S,) from the shared model, rounds so far, and after how many it had come back; or 0."""
-    far, turns = torch.maximum(own["far"], distance), own["turns"] + 1
-    back = torch.where((own["back"] == 0) & (distance < NEAR * far), turns, own["back"])
+    none = torch.zeros_like(distance)  # in states of before this was counted
+    far, turns, back = own.get("far", none), own.get("turns", none.long()) + 1, own.get("back", none.long())
+    far = torch.maximum(far, distance)
+    back = torch.where((back == 0) & (distance < NEAR * far), turns, back)
     return {"far": far, "turns": turns, "back": back}
 
 
