@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from spare import spared
 
 from pfed1bs import Task, build, evaluate, federate, load, make, simulate, stream
 from pfed1bs.report.statistics import Difference
@@ -38,8 +39,7 @@ def federation(partition, cap, permuted, seed, validate):
     limits = {"cap": None, "min_size": 40} if validate else {"cap": cap, "min_size": 20}
     data = federate(mnist(), 20, partition, "official", seed=seed, **limits)
     if validate:  # training samples that the cap leaves over
-        spare = tuple(rows[min(cap, len(rows) - 20) :][:400] for rows in data.train)
-        data = replace(data, train=tuple(rows[: min(cap, len(rows) - 20)] for rows in data.train), test=spare)
+        data = spared(data, cap, 20)
     if not permuted:
         return data
     cycle, names, labels = torch.randperm(10, generator=stream(seed, "cycle")), torch.arange(10), data.labels.clone()

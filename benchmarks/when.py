@@ -12,17 +12,18 @@ import argparse
 import json
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
+from spare import spared
 
 from pfed1bs import Task, build, evaluate, federate, load, make, simulate
 from pfed1bs.engine.resting import LONGER, NEAR, smoothed
+from pfed1bs.runs.config import Config
 from pfed1bs.runs.environment import environment
 
 LEVELS, NEARS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12), (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
-SPARE = 100  # samples that a client's judge has at least, and four times that at most
+SPARE = 100  # samples that a client's judge has at least
 
 
 def federation(own, seed):
@@ -31,9 +32,7 @@ def federation(own, seed):
     data = federate(
         load(own.data), own.clients, own.partition, "pooled", seed=seed, min_size=own.cap // 2 + SPARE, augment=mirrored
     )
-    ends = [min(own.cap, len(rows) - SPARE) for rows in data.train]
-    spare = tuple(rows[end:][: 4 * SPARE] for end, rows in zip(ends, data.train, strict=True))
-    return replace(data, train=tuple(rows[:end] for end, rows in zip(ends, data.train, strict=True)), test=spare)
+    return spared(data, own.cap, SPARE)
 
 
 def watched(method, data, own, seed):
@@ -42,10 +41,8 @@ def watched(method, data, own, seed):
     loss, far = torch.full((own.clients,), -1.0), torch.zeros(own.clients)
     for done in simulate(method, data, rounds=own.rounds, batch=64, seed=seed, device=own.device):
         log = {name: value.cpu() for name, value in done.log.items()}
-        loss, apart = (
-            smoothed(loss, log.get("fit", log["loss"])),
-            log.get("apart", log.get("behind", torch.zeros(own.clients))),
-        )
+        loss = smoothed(loss, log.get("fit", log["loss"]))
+        apart = log.get("apart", log.get("behind", torch.zeros(own.clients)))
         far = torch.maximum(far, apart)
         losses.append(loss)
         left.append(apart / far)
@@ -56,15 +53,19 @@ def watched(method, data, own, seed):
     return rounds, torch.stack(accuracy), torch.stack(losses), torch.stack(left), "apart" in log
 
 
+def taken(on):
+    """After how many rounds a rule (rounds, clients) first holds for each client; all of them, if it does not."""
+    return torch.where(on.any(0), on.int().argmax(0) + 1, len(on))
+
+
 def later(on, times):
     """The rule that holds after so many times the rounds that this one took."""
-    first = torch.where(on.any(0), on.int().argmax(0) + 1, len(on))
-    return torch.arange(1, len(on) + 1)[:, None] >= times * first
+    return torch.arange(1, len(on) + 1)[:, None] >= times * taken(on)
 
 
 def stopped(rounds, accuracy, shares, on):
-    """Accuracy, mean and last round if every client's model stays as it is once the rule (rounds, clients) holds."""
-    first = torch.where(on.any(0), on.int().argmax(0), len(on) - 1) + 1
+    """Accuracy, mean and last round if every client's model stays as it is once the rule holds."""
+    first = taken(on)
     nearest = (torch.tensor(rounds)[:, None] - first).abs().argmin(0)
     score = (accuracy[nearest, torch.arange(len(first))] * shares).sum()
     return [round(float(score), 2), round(float(first.float().mean())), int(first.max())]
@@ -82,7 +83,7 @@ def row(own, name, seed, about):
     if left.isfinite().all():  # an own model is held near the shared one
         rules |= {f"near {near:.2f}": left < near for near in NEARS}
         rules |= {f"near {near:.2f}, {LONGER:g} times": later(left < near, LONGER) for near in NEARS}
-        rules |= {"as it is": (later(left < NEAR, LONGER if follows else 1)) | (losses < 0.01)}
+        rules |= {"as it is": later(left < NEAR, LONGER if follows else 1) | (losses < Config().rest / 2)}
     at = [number - 1 for number in rounds]
     curves = {"round": rounds, "accuracy": mean.tolist(), "loss": losses[at].mean(1).tolist()}
     curves |= {"left": left[at].mean(1).tolist()} if left.isfinite().all() else {}

@@ -30,8 +30,10 @@ def _above(other: Group, group: Group) -> bool:
     """Whether a method is above another by more than a margin, and by more than seeds alone may do."""
     if not _farther(other, group):
         return False
-    pairs = _paired(other, group)
-    return pairs is None or not pairs.interval()[0] <= 0 <= pairs.interval()[1]
+    if (pairs := _paired(other, group)) is None:
+        return True
+    low, high = pairs.interval()
+    return not low <= 0 <= high
 
 
 def _farther(other: Group, group: Group) -> bool:
