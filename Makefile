@@ -16,7 +16,7 @@ SITE   := build/site-$(PYTHON_VERSION)
 EXTRAS := $(PYTHON) -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
 	print(*(line for name in sys.argv[1:] for line in extras[name]), sep="\n")'
 
-.PHONY: demo test check format docs bench docs-numbers mutants fuzz sanitize threads hashes long wheel lowest site uninstalled clean
+.PHONY: demo test check format docs bench docs-numbers mutants fuzz sanitize threads hashes long wheel lowest site kernel uninstalled clean
 
 demo: $(READY)
 	$(BIN)/pfed1bs compare recipes/digits.toml --algorithms pfed1bs,local,fedavg,pfed1bs-delta --seeds 0,1 --rounds 50
@@ -109,6 +109,11 @@ site:
 	$(EXTRAS) terminal | $(PYTHON) $(PIP) --no-compile --target $(SITE) --only-binary=:all: --platform $(PLATFORM) \
 		--python-version $(PYTHON_VERSION) -c constraints.txt -r /dev/stdin
 	du -sh $(SITE)
+
+# The kernels for $(PYTHON) into the source, for a machine where nothing can be installed but a compiler is.
+kernel:
+	$(CC) -O3 -std=gnu11 -shared -fPIC -I$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_paths()["include"])') \
+		src/pfed1bs/core/_fht.c -o src/pfed1bs/core/_fht$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 
 # A comparison from the source and the carried folder; only torch and the data and report extras are installed.
 uninstalled: site

@@ -31,7 +31,7 @@ from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import environment
 from pfed1bs.studies.comparison import Entry, entries, side_by_side, variant
 
-RECIPES = ("mnist-delta", "fmnist-delta", "cifar10-small", "svhn-small", "cifar100-small")
+RECIPES = ("mnist-delta", "fmnist-delta", "cifar10-few", "svhn-few", "cifar100-small")
 RATIOS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 STEPS = (10, 20, 40)
 ROW = 0.165  # inches for a method

@@ -5,25 +5,31 @@
 One run without rest for each algorithm and seed, judged on training samples that the cap leaves over, which nobody
 trains on. Rules: the smoothed loss at the end of the shared model's local work falls below a level; the distance of the
 own model from the shared one falls below a part of the longest it has had, or did so after two thirds of the rounds;
-either. `--out` keeps rows of other runs.
+either. `averaged` has the accuracy of own models averaged over rounds. `--set` gives options to the algorithms that
+have them. `--out` keeps rows of other runs.
 """
 
 import argparse
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from spare import spared
 
 from pfed1bs import Task, build, evaluate, federate, load, make, simulate
+from pfed1bs.algorithms import algorithm_class
+from pfed1bs.core.options import keys
+from pfed1bs.engine.contract import model_of
 from pfed1bs.engine.resting import LONGER, NEAR, smoothed
 from pfed1bs.runs.config import Config
 from pfed1bs.runs.environment import environment
 
 LEVELS, NEARS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12), (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
 SPARE = 100  # samples that a client's judge has at least
+MEMORIES = (0.8, 0.95)  # weights of the rounds before in means of own models
 
 
 def federation(own, seed):
@@ -37,7 +43,7 @@ def federation(own, seed):
 
 def watched(method, data, own, seed):
     """Evaluations of one run, and by round and client the smoothed loss and the distance that is left."""
-    rounds, accuracy, losses, left = [], [], [], []
+    rounds, accuracy, losses, left, means, averaged = [], [], [], [], {}, {memory: [] for memory in MEMORIES}
     loss, far = torch.full((own.clients,), -1.0), torch.zeros(own.clients)
     for done in simulate(method, data, rounds=own.rounds, batch=64, seed=seed, device=own.device):
         log = {name: value.cpu() for name, value in done.log.items()}
@@ -46,11 +52,22 @@ def watched(method, data, own, seed):
         far = torch.maximum(far, apart)
         losses.append(loss)
         left.append(apart / far)
+        means = {memory: mixed(means.get(memory), model_of(done.progress.clients), memory) for memory in MEMORIES}
         if (done.number + 1) % own.every == 0:
             score = evaluate(method, data, done.progress, seed=seed)["personal"]
             rounds.append(done.number + 1)
             accuracy.append(torch.as_tensor(score.clients, dtype=torch.float64))
-    return rounds, torch.stack(accuracy), torch.stack(losses), torch.stack(left), "apart" in log
+            for memory, mean in means.items():
+                there = replace(done.progress, clients={**done.progress.clients, **mean})
+                averaged[memory].append(evaluate(method, data, there, seed=seed)["personal"].micro)
+    return rounds, torch.stack(accuracy), torch.stack(losses), torch.stack(left), "apart" in log, averaged
+
+
+def mixed(before, models, memory):
+    """Models averaged over rounds, their statistics too."""
+    if before is None:
+        return {name: value.clone() for name, value in models.items()}
+    return {name: memory * before[name] + (1 - memory) * value for name, value in models.items()}
 
 
 def taken(on):
@@ -74,8 +91,9 @@ def stopped(rounds, accuracy, shares, on):
 def row(own, name, seed, about):
     """One run, and what every rule would have come to."""
     data = federation(own, seed)
-    method = make(name, Task(build(own.model, data.shape, data.num_classes)), seed, lr=0.05)
-    rounds, accuracy, losses, left, follows = watched(method, data, own, seed)
+    options = {key: float(value) for key, value in (item.split("=") for item in own.set) if key in known(name)}
+    method = make(name, Task(build(own.model, data.shape, data.num_classes)), seed, lr=0.05, **options)
+    rounds, accuracy, losses, left, follows, averaged = watched(method, data, own, seed)
     shares = torch.tensor([len(rows) for rows in data.test], dtype=torch.float64)
     shares /= shares.sum()
     mean = (accuracy * shares).sum(1)
@@ -87,12 +105,19 @@ def row(own, name, seed, about):
     at = [number - 1 for number in rounds]
     curves = {"round": rounds, "accuracy": mean.tolist(), "loss": losses[at].mean(1).tolist()}
     curves |= {"left": left[at].mean(1).tolist()} if left.isfinite().all() else {}
+    curves |= {f"averaged {memory:g}": values for memory, values in averaged.items()}
     setting = {"data": own.data, "model": own.model, "partition": own.partition, "cap": own.cap, "rounds": own.rounds}
+    setting |= {"options": options} if options else {}
     found = {rule: stopped(rounds, accuracy, shares, on) for rule, on in rules.items()}
     best = [round(float(mean.max()), 2), rounds[int(mean.argmax())]]
     short = {key: [float(f"{value:.4g}") for value in values] for key, values in curves.items()}
     told = {"commit": about["commit"], "device": about["device"], "command": shlex.join(["python", *sys.argv])}
     return {**setting, "algorithm": name, "seed": seed, "best": best, "rules": found, **short, **told}
+
+
+def known(name):
+    """The options of an algorithm."""
+    return keys(algorithm_class(name))
 
 
 def main():
@@ -103,6 +128,7 @@ def main():
         parser.add_argument(f"--{flag}", type=int, default=value)
     parser.add_argument("--algorithms", default="pfed1bs-delta,ditto,fedavg-ft")
     parser.add_argument("--seeds", default="100")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=NUMBER")
     parser.add_argument("--out", type=Path)
     own = parser.parse_args()
     about = environment(own.device)
@@ -116,10 +142,10 @@ def main():
 
 def write(path, found):
     """The file with this row, in the place of one of the same setting."""
-    same = ("data", "model", "partition", "cap", "rounds", "algorithm", "seed")
+    same = ("data", "model", "partition", "cap", "rounds", "algorithm", "seed", "options")
     before = json.loads(path.read_text())["runs"] if path.exists() else []
-    runs = [*(run for run in before if any(run[key] != found[key] for key in same)), found]
-    lines = ",\n  ".join(map(json.dumps, sorted(runs, key=lambda run: [str(run[key]) for key in same])))
+    runs = [*(run for run in before if any(run.get(key) != found.get(key) for key in same)), found]
+    lines = ",\n  ".join(map(json.dumps, sorted(runs, key=lambda run: [str(run.get(key)) for key in same])))
     what = json.dumps("accuracy, mean and last round if every client had stopped by a rule; see benchmarks/when.py")
     path.write_text(f'{{\n "what": {what},\n "runs": [\n  {lines}\n ]\n}}\n')
 

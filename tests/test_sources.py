@@ -23,7 +23,6 @@ TUNED = {  # recipes, and the searches whose options they have
 }
 ELSEWHERE = {"mnist-bytes": {"decomfl"}}  # whose options were searched for another recipe, with fewer bytes
 OPEN = {  # best values that no other value encloses, after as many runs as every method has
-    ("mnist-all", "pfed1bs-delta"): {"lr"},
     ("mnist-bytes", "delta-float32"): {"lr"},
     ("mnist-bytes-low", "decomfl"): {"lr"},
 }

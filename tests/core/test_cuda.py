@@ -24,9 +24,9 @@ def tables(phi, device):
 
 @pytest.mark.parametrize("m", [1, 20, 1000])
 def test_a_gpu_draws_the_signs_of_a_rotation_itself(device, monkeypatch, m):
+    x, expected = numbers(2, m), Rotation(m, 5, 3).signs
     monkeypatch.setattr(cuda, "usable", lambda x: True)
-    x = numbers(2, m)
-    assert torch.equal(Rotation(m, 5, 3)._signs(x.to(device)).cpu(), Rotation(m, 5, 3).signs)
+    assert torch.equal(Rotation(m, 5, 3)._signs(x.to(device)).cpu(), expected)
 
 
 @pytest.mark.parametrize("log2", [2, 3, 5, 7, 8, 10, 12, 13, 14, 15, 16, 18])
