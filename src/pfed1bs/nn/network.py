@@ -5,6 +5,7 @@ import pickle
 import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from threading import Lock, get_ident
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pfed1bs.core.errors import UserError
+from pfed1bs.nn import cuda_convolutions
 from pfed1bs.nn.lanes import Ways, client_by_client
 from pfed1bs.nn.stacked import Backward, Pass, Places, Program, leaf
 from pfed1bs.nn.tracing import CONVOLUTIONS, pool_first, program
@@ -30,8 +32,8 @@ class Network:
     All clients at once through the program of known layers or else vmap, or with `stacked=False` one after the other.
     None chooses: on the CPU one after the other for convolutions, where batched ones are twice as slow, and for modules
     of unknown parts, where a client's bits would depend on the others; elsewhere where vmap fails. A warning says once
-    why a module that is not convolutional is not computed all at once. On a GPU convolutions are tried both ways, all
-    clients at once and each on one of several streams, and go on in the faster one.
+    why a module that is not convolutional is not computed all at once. On a GPU convolutions are tried in three ways,
+    all clients at once in the library's kernels or ours, and each on one of several streams, and go on in the fastest.
     """
 
     def __init__(self, module: nn.Module, names: Iterable[str], head: str | None, stacked: bool | None) -> None:
@@ -39,6 +41,7 @@ class Network:
         self._head = head
         self._stacked = stacked
         self._convolves = any(isinstance(part, CONVOLUTIONS) for part in module.modules())
+        self._ours = any(cuda_convolutions.known(part) for part in module.modules())
         names, before = set(names), _Random()
         modules = {mode: pool_first(_twin(module).train(mode)) for mode in (True, False)}
         self._programs = {mode: program(modules[mode], names, head) for mode in modules}
@@ -64,6 +67,8 @@ class Network:
                 "stacked": lambda own: self._computed(steps, own, x),
                 "lanes": lambda own: client_by_client(mine, own, x),
             }
+            if self._ours:
+                ways["kernels"] = lambda own: self._computed(steps, replace(own, kernels=True), x)
             tried = self._convolves and self._stacked is None and x.is_cuda
             return self._ways(ways, now, x) if tried else ways["stacked"](now)
         if isinstance(steps, str) and one_by_one and self._stacked is None and not self._convolves:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call, vmap
 
+from pfed1bs.nn import cuda_convolutions
+
 
 @dataclass(frozen=True)
 class Places:
@@ -56,6 +58,7 @@ class Pass:
     features: Tensor | None = None  # (K, B, ...) what the head saw
     to_features: Tensor | None = None  # the gradient with respect to them of another loss
     late: list[tuple[str, Tensor]] = field(default_factory=list)  # gradients of weights that may still be needed
+    kernels: bool = False  # whether our own convolutions are taken where they can be
 
 
 Key = TypeVar("Key")
@@ -155,6 +158,29 @@ def weighted(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
             return to[len(leaves) :]
 
         return y.detach(), pull
+
+    return step
+
+
+def convolution(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
+    """A convolution in our own kernels where a pass asks for them, otherwise through vmap."""
+    weight_name, bias_name, [source] = f"{node.target}.weight", f"{node.target}.bias", node.all_input_nodes
+    other = weighted(node, sources, own)
+
+    def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[object, Pull | None]:
+        x, weight = tensor(values[source]), now.values[weight_name]
+        if not (now.kernels and cuda_convolutions.usable(x := x.contiguous(), weight)):
+            return other(now, values)
+
+        def pull(now: Pass, g: Tensor) -> list[Tensor]:
+            places = placed(now)
+            if weight_name in places.out:
+                now.late.append((weight_name, cuda_convolutions.correlated(x, g)))
+            if bias_name in places.out:
+                now.late.append((bias_name, g.sum((1, 3, 4))))
+            return [cuda_convolutions.convolved(g, weight, back=True)] if sources else []
+
+        return cuda_convolutions.convolved(x, weight, now.values.get(bias_name)), pull
 
     return step
 

@@ -1,0 +1,115 @@
+"""3 x 3 convolutions of 20 clients: one launch for all of them beside cuDNN's, grouped and client by client on streams.
+
+    python benchmarks/convolutions.py --out results/convolutions.json
+
+For every convolution of VGG8 and of VGG16: forward, gradient of the inputs, gradient of the weights, in a CUDA graph,
+and the largest difference from cuDNN beside it. `networks` has a whole step, forward and back, in each of the ways.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+from pfed1bs.core.graphs import milliseconds
+from pfed1bs.nn.cuda_convolutions import convolved, correlated
+from pfed1bs.nn.lanes import _measured, abreast
+from pfed1bs.nn.models import build
+from pfed1bs.nn.network import Network
+from pfed1bs.nn.stacked import Places
+from pfed1bs.runs.environment import environment
+
+SHAPES = {"VGG8": [(3, 16, 32), (16, 32, 16), (32, 64, 8), (64, 128, 4), (128, 128, 2)]}
+SHAPES["VGG16"] = [(64, 64, 32), (128, 128, 16), (256, 256, 8), (512, 512, 4)]
+
+
+def ours(x, w, bias, g):
+    return convolved(x, w, bias), convolved(g, w, back=True), correlated(x, g)
+
+
+def grouped(x, w, bias, g):
+    """All clients as groups of channels."""
+    clients = len(x)
+    inputs = x.transpose(0, 1).flatten(1, 2)
+    weights, errors = w.flatten(0, 1), g.transpose(0, 1).flatten(1, 2)
+    y = F.conv2d(inputs, weights, bias.flatten(), padding=1, groups=clients)
+    to_x, to_w, _ = torch.ops.aten.convolution_backward(
+        errors, inputs, weights, None, (1, 1), (1, 1), (1, 1), False, (0, 0), clients, (True, True, False)
+    )
+    apart = [value.unflatten(1, (clients, -1)).transpose(0, 1) for value in (y, to_x)]
+    return *apart, to_w.view_as(w)
+
+
+def on_streams(x, w, bias, g):
+    """One client after the other, on several streams."""
+
+    def one(i):
+        y = F.conv2d(x[i], w[i], bias[i], padding=1)
+        to_x, to_w, _ = torch.ops.aten.convolution_backward(
+            g[i], x[i], w[i], None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1, (True, True, False)
+        )
+        return y, to_x, to_w
+
+    return [torch.stack(values) for values in zip(*abreast(one, len(x), x.device), strict=True)]
+
+
+def measured(name, shape, clients, pictures):
+    """A row: milliseconds of every way, and how far ours are from cuDNN's."""
+    channels, out, size = shape
+    x = torch.randn(clients, pictures, channels, size, size, device="cuda")
+    g = torch.randn(clients, pictures, out, size, size, device="cuda")
+    flat = torch.randn(clients, out * channels * 9 + out + 1, device="cuda")  # at any address, as among others
+    w = flat[:, 1 : 1 + out * channels * 9].unflatten(1, (out, channels, 3, 3))
+    bias = flat[:, -out:]
+    ways = {"ours": ours, "grouped": grouped, "streams": on_streams}
+    found = {way: call(x, w, bias, g) for way, call in ways.items()}
+    apart = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found["ours"], found["streams"], strict=True)]
+    parts = {"forward": lambda: convolved(x, w, bias), "inputs": lambda: convolved(g, w, back=True)}
+    parts |= {"weights": lambda: correlated(x, g)}
+    taken = {way: milliseconds(lambda call=call: call(x, w, bias, g)) for way, call in ways.items()}
+    taken |= {part: milliseconds(work) for part, work in parts.items()}
+    work = 2 * 3 * clients * pictures * size * size * channels * out * 9
+    return {"network": name, "shape": shape, "ms": taken, "apart": apart, "gflop": work / 1e9}
+
+
+def whole(name, clients, pictures):
+    """Milliseconds of a forward and a backward pass of a network in each way."""
+    module = build(name.lower(), (3, 32, 32), 10)
+    names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
+    network, taken = Network(module, names, None, None), {}
+    network._ways = lambda ways, now, x: taken.update({way: _measured(work, now) for way, work in ways.items()})
+    values = {
+        key: value.detach().expand(clients, *value.shape).clone().cuda()
+        for key, value in (*module.named_parameters(), *module.named_buffers())
+    }
+    x = torch.randn(clients, pictures, 3, 32, 32, device="cuda")
+    network(values, x, True, Places({key: values[key] for key, _ in module.named_parameters()}, 1.0, -0.01))
+    return {"network": name, "ms": taken}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--pictures", type=int, default=64)
+    parser.add_argument("--networks", default="VGG8,VGG16")
+    parser.add_argument("--out", type=Path)
+    own = parser.parse_args()
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
+    rows = []
+    for name in own.networks.split(","):
+        for shape in SHAPES[name]:
+            rows.append(measured(name, shape, own.clients, own.pictures))
+            print(json.dumps(rows[-1]), flush=True)
+    networks = [whole(name, own.clients, own.pictures) for name in own.networks.split(",")]
+    print(*map(json.dumps, networks), sep="\n", flush=True)
+    if own.out:
+        about = {"command": shlex.join(["python", *sys.argv]), **environment("cuda")}
+        own.out.write_text(json.dumps({**about, "rows": rows, "networks": networks}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
