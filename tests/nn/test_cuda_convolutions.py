@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pfed1bs.core import cuda
+from pfed1bs.core import cuda, nvrtc
 from pfed1bs.core.rng import stream
 from pfed1bs.nn import cuda_convolutions
 from pfed1bs.nn.stacked import Pass, Places
@@ -60,6 +60,7 @@ def network():
 
 def test_a_network_has_the_same_outputs_and_gradients_with_our_kernels(device, monkeypatch):
     monkeypatch.setattr(cuda, "usable", lambda x, length=4: True)
+    monkeypatch.setattr(nvrtc, "trouble", lambda *kernel: None)
     module, taken = network(), []
     names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
     steps = program(module.train(), names, None)
@@ -107,6 +108,9 @@ def test_only_single_precision_pictures_of_a_gpu_are_taken(monkeypatch):
     x, w = torch.zeros(2, 3, 4, 5, 5), torch.zeros(2, 6, 4, 3, 3)
     assert not cuda_convolutions.usable(x, w)
     monkeypatch.setattr(cuda, "usable", lambda x: True)
+    monkeypatch.setattr(nvrtc, "trouble", lambda *kernel: "it does not compile")
+    assert not cuda_convolutions.usable(x, w)
+    monkeypatch.setattr(nvrtc, "trouble", lambda *kernel: None)
     assert cuda_convolutions.usable(x, w)
     assert not cuda_convolutions.usable(x, w.double()) and not cuda_convolutions.usable(x.double(), w)
     assert not cuda_convolutions.usable(x[0], w) and not cuda_convolutions.usable(x, w.transpose(3, 4))

@@ -28,10 +28,10 @@ def available() -> bool:
 
 
 @cache
-def trouble() -> str | None:
-    """Why kernels cannot be compiled and loaded for the current CUDA device; None: they can."""
+def trouble(source: str = "bits.cu", kernel: str = "pack_signs", options: Options = ()) -> str | None:
+    """Why a kernel, by default one of the simplest, cannot be compiled and loaded for the current CUDA device."""
     try:
-        _function("bits.cu", "pack_signs", (), torch.cuda.current_device(), 0)
+        _function(source, kernel, options, torch.cuda.current_device(), 0)
     except (OSError, RuntimeError) as error:
         return str(error)
     return None

@@ -9,11 +9,12 @@ import ctypes
 import torch
 from torch import Tensor, nn
 
-from pfed1bs.core import cuda
+from pfed1bs.core import cuda, nvrtc
 from pfed1bs.core.nvrtc import address, launch
 
 TAPS, CHUNK, PITCH = 9, 64, 68  # as in kernels/convolve.cu
 BLOCKS = 264  # of threads, so that every multiprocessor of a large device has two
+NARROWEST = (("OUT", 16), ("COLUMNS", 32))
 
 
 class Convolution(ctypes.Structure):
@@ -50,8 +51,10 @@ def known(layer: nn.Module) -> bool:
 
 def usable(x: Tensor, w: Tensor) -> bool:
     """Whether the kernels take inputs (K, B, in, H, W) and weights (K, out, in, 3, 3)."""
-    small = max(x[0].numel(), x[0, :, 0].numel() * w.shape[1]) < 1 << 31 if x.dim() == 5 else False
-    return small and x.dtype == w.dtype == torch.float32 and w[0].is_contiguous() and cuda.usable(x)
+    if x.dim() != 5 or not x.dtype == w.dtype == torch.float32 or not w[0].is_contiguous():
+        return False
+    small = x[0].numel() < 1 << 31 and x[0, :, 0].numel() * w.shape[1] < 1 << 31
+    return small and cuda.usable(x) and nvrtc.trouble("convolve.cu", "correlate", NARROWEST) is None
 
 
 def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, back: bool = False) -> Tensor:
