@@ -131,8 +131,12 @@ KERNEL_OF(THREADS) correlate(CONSTANT Correlation c) {
             _Pragma("unroll") for (int o = 0; o < OUTS; o++) left[o] = *(const float4 *)(gs + (out + 16 * o) * PITCH + p);
             _Pragma("unroll") for (int q = 0; q < WIDE; q++) right[q] = *(const float4 *)(xs + (column + 16 * q) * PITCH + p);
             _Pragma("unroll") for (int o = 0; o < OUTS; o++)
-                _Pragma("unroll") for (int q = 0; q < WIDE; q++)
-                    sums[o][q] += left[o].x * right[q].x + left[o].y * right[q].y + left[o].z * right[q].z + left[o].w * right[q].w;
+                _Pragma("unroll") for (int q = 0; q < WIDE; q++) {
+                    sums[o][q] += left[o].x * right[q].x;
+                    sums[o][q] += left[o].y * right[q].y;
+                    sums[o][q] += left[o].z * right[q].z;
+                    sums[o][q] += left[o].w * right[q].w;
+                }
         }
     }
     float *parts = c.parts + (split * c.clients + client) * c.out * all;
