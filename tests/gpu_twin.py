@@ -27,6 +27,7 @@ static void *twin_shared;
 static pthread_barrier_t twin_barrier;
 #define DEVICE static inline
 #define KERNEL_OF(threads) static void
+#define KERNEL_WITH(threads, blocks) static void
 #define CONSTANT const
 #define SHARED(type, name) type *name = twin_shared
 #define THREAD twin_thread

@@ -37,7 +37,7 @@ DEVICE int neighbours(int height, int width, int place) {
     return there;
 }
 
-KERNEL_OF(THREADS) convolve(CONSTANT Convolution c) {
+KERNEL_WITH(THREADS, 3) convolve(CONSTANT Convolution c) {
     SHARED(float, store);
     float *xs = store, *ws = store + ROWS * PIXELS;
     const int area = c.height * c.width, first_out = (int)(BLOCK / c.pixel_tiles % c.out_tiles) * OUT;
@@ -99,7 +99,7 @@ typedef struct {
 #define OUTS (OUT / 16)
 #define WIDE (COLUMNS / 16)
 
-KERNEL_OF(THREADS) correlate(CONSTANT Correlation c) {
+KERNEL_WITH(THREADS, 3) correlate(CONSTANT Correlation c) {
     SHARED(float, store);
     float *xs = store, *gs = store + COLUMNS * PITCH;
     const int area = c.height * c.width, all = c.in_ * TAPS;

@@ -1,5 +1,6 @@
 #define DEVICE static __device__ __forceinline__
-#define KERNEL_OF(threads) extern "C" __global__ void __launch_bounds__(threads, 1024 / (threads))
+#define KERNEL_OF(threads) KERNEL_WITH(threads, 1024 / (threads))
+#define KERNEL_WITH(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define CONSTANT const __grid_constant__
 #define SHARED(type, name) extern __shared__ type name[]
 #define THREAD ((int)threadIdx.x)
