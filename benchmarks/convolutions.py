@@ -31,15 +31,19 @@ def ours(x, w, bias, g):
     return convolved(x, w, bias), convolved(g, w, back=True), correlated(x, g)
 
 
+def backwards(g, x, w, groups):
+    """The library's gradients of inputs and weights."""
+    rest = (None, (1, 1), (1, 1), (1, 1), False, (0, 0), groups, (True, True, False))
+    return torch.ops.aten.convolution_backward(g, x, w, *rest)[:2]
+
+
 def grouped(x, w, bias, g):
     """All clients as groups of channels."""
     clients = len(x)
     inputs = x.transpose(0, 1).flatten(1, 2)
     weights, errors = w.flatten(0, 1), g.transpose(0, 1).flatten(1, 2)
     y = F.conv2d(inputs, weights, bias.flatten(), padding=1, groups=clients)
-    to_x, to_w, _ = torch.ops.aten.convolution_backward(
-        errors, inputs, weights, None, (1, 1), (1, 1), (1, 1), False, (0, 0), clients, (True, True, False)
-    )
+    to_x, to_w = backwards(errors, inputs, weights, clients)
     apart = [value.unflatten(1, (clients, -1)).transpose(0, 1) for value in (y, to_x)]
     return *apart, to_w.view_as(w)
 
@@ -48,11 +52,7 @@ def on_streams(x, w, bias, g):
     """One client after the other, on several streams."""
 
     def one(i):
-        y = F.conv2d(x[i], w[i], bias[i], padding=1)
-        to_x, to_w, _ = torch.ops.aten.convolution_backward(
-            g[i], x[i], w[i], None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1, (True, True, False)
-        )
-        return y, to_x, to_w
+        return F.conv2d(x[i], w[i], bias[i], padding=1), *backwards(g[i], x[i], w[i], 1)
 
     return [torch.stack(values) for values in zip(*abreast(one, len(x), x.device), strict=True)]
 

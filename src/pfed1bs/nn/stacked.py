@@ -173,7 +173,7 @@ def convolution(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
             return other(now, values)
 
         def pull(now: Pass, g: Tensor) -> list[Tensor]:
-            places = placed(now)
+            places, g = placed(now), g.contiguous()  # once for both kernels
             if weight_name in places.out:
                 now.late.append((weight_name, cuda_convolutions.correlated(x, g)))
             if bias_name in places.out:
