@@ -6,8 +6,8 @@
 A table has runs of pfed1bs-delta at rest with both m / n, of ditto and fedavg-ft under the same rule, and of
 pfed1bs-delta with rest = 0 and steps of 0.1, 0.3 and 1 (docs/reproduce.md). For each run at rest: how far its end
 lies below its best evaluation; what it has less than the best fixed choice of step and rounds, which is made on the
-test samples, for the mean over the seeds; what it has less than ditto and fedavg-ft, and with fewer bits less than with more.
-`--join` makes such a table of two that `pfed1bs compare` wrote, the second of runs with rest = 0.
+test samples, for the mean over the seeds; what it has less than ditto and fedavg-ft, and with fewer bits less than with
+more. `--join` makes such a table of two that `pfed1bs compare` wrote, the second of runs with rest = 0.
 """
 
 import argparse
