@@ -82,13 +82,13 @@ class Processes:
         for number in [process.pid, *descendants(process.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
     def log(self, name):
         path = self.home / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def until(self, what, condition, seconds=60):
+    def until(self, what, condition, seconds=240):
         """Wait for something to become true."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -132,7 +132,7 @@ class Processes:
         node = ["--node-config", f"partition-id={number} state='{self.home}/state{number}'"]
         return self.start(f"node{number}", [f"{BIN}/flower-supernode", *secure, *where, *node])
 
-    def flwr(self, *words, seconds=240, home=None):
+    def flwr(self, *words, seconds=600, home=None):
         """A command of Flower's, to its end; by somebody else, who has a home of his own."""
         env = {**self.env, "FLWR_HOME": str(home or self.home)}
         done = subprocess.run(
