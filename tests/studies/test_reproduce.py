@@ -83,6 +83,18 @@ def test_what_is_left_out_by_only_is_told_with_what_there_is(tmp_path, capsys):
     assert "no run is left: there are data sets digits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--only", "digits,typo"], ["--seeds", "0,77"]])
+def test_a_data_set_or_a_seed_that_no_run_has_is_refused(words, tmp_path, capsys):
+    assert reproduce("table-main", *words, "--out", str(tmp_path)) == 2
+    assert "not all are known: there are data sets digits, seeds 0" in capsys.readouterr().err
+
+
+def test_all_may_stand_beside_names_and_a_figure_without_runs_says_so(tmp_path, capsys):
+    assert reproduce("all", "table-main", "--draw", "--out", str(tmp_path)) == 0
+    told = capsys.readouterr().out
+    assert f"{tmp_path / 'fig-pareto'}: no runs, nothing drawn" in told and f"{tmp_path / 'table-main'}\n" in told
+
+
 def test_finished_runs_are_not_repeated_and_a_missing_one_is(copied, capsys):
     words = ["table-main", "--out", str(copied / "out"), "--work", str(copied / "work")]
     before = lines(copied / "out" / "table-main")

@@ -55,6 +55,13 @@ def test_the_search_can_be_kept_to_some_options(tmp_path, capsys):
     assert tune(*words) == 2 and "local has no server_lr to search" in capsys.readouterr().err
 
 
+def test_any_number_above_0_can_be_searched_and_what_cannot_is_refused(tmp_path, capsys):
+    assert [axis.option for axis in tuning.axes("pfedme", ("lr", "meta_lr"))] == ["lr", "meta_lr"]
+    for option in ("sever_lr", "inner", "v0"):  # no option at all, a whole number, a word
+        words = ["--algorithms", "pfedme,pfed1bs", "--searched", f"lr,{option}", "--out", str(tmp_path / "t")]
+        assert tune(*words) == 2 and f"{option} cannot be searched in pfedme, pfed1bs" in capsys.readouterr().err
+
+
 def test_the_search_begins_with_the_values_of_the_recipe(tmp_path):
     more = ["--algorithm.lr", "0.7", "--options.ditto.lam", "0.02"]
     found = tuning.Study(load(None, [*SMALL, *more], ["local", "ditto"]), ("local", "ditto"), (100,), 3, tmp_path)

@@ -48,7 +48,7 @@ def reproduce_command(words: list[str]) -> None:
     own = parser.parse_args(words)
     choose(own.device or "auto")
     recipes, out = Path(own.recipes or FOLDER), Path(own.out or ("runs/quick" if own.quick else "results"))
-    targets = [plan.read(name, recipes) for name in (plan.NAMES if own.names == ["all"] else own.names)]
+    targets = [plan.read(name, recipes) for name in (plan.NAMES if "all" in own.names else own.names)]
     plans = {target.name: target.planned(recipes, own.quick, own.device or "auto") for target in targets}
     runs = plan.in_order(plans.values())
     rows = joined(runs, out, [Path(name) for name in own.join])
@@ -68,7 +68,7 @@ def reproduce_command(words: list[str]) -> None:
         found = sheets.write(target, plans[target.name], known, out / target.name)
         if found:
             terminal.show_cells(target.title, found)
-        print(f"folder  {out / target.name}")
+        print(f"folder  {out / target.name}" + ("" if (out / target.name).is_dir() else ": no runs, nothing drawn"))
 
 
 def joined(runs: Sequence[Planned], out: Path, places: Sequence[Path]) -> dict[str, Finished]:
@@ -82,16 +82,17 @@ def joined(runs: Sequence[Planned], out: Path, places: Sequence[Path]) -> dict[s
 
 
 def wanted(runs: Sequence[Planned], own: Namespace) -> list[Planned]:
-    """The runs that --only and --seeds leave."""
+    """The runs that --only and --seeds leave; a data set or a seed that no run has is a typing error."""
     data = own.only.split(",") if own.only else [run.entry.config.data.name for run in runs]
     chosen = seeds(own.seeds, [run.entry.config.seed for run in runs], [], Config())
     found = [run for run in runs if run.entry.config.data.name in data and run.entry.config.seed in chosen]
-    if runs and not found:
-        there = ", ".join(dict.fromkeys(run.entry.config.data.name for run in runs))
-        told = ", ".join(map(str, sorted({run.entry.config.seed for run in runs})))
+    names, numbers = {run.entry.config.data.name for run in runs}, {run.entry.config.seed for run in runs}
+    if runs and not (found and {*data} <= names and {*chosen} <= numbers):
+        there = f"data sets {', '.join(sorted(names))}, seeds {', '.join(map(str, sorted(numbers)))}"
         small = "; --quick has small versions on embedded data" if own.quick else ""
         raise UserError(
-            f"no run is left: there are data sets {there}, seeds {told}{small}", "--only and --seeds choose"
+            f"{'no run is left' if not found else 'not all are known'}: there are {there}{small}",
+            "--only and --seeds choose",
         )
     return found
 

@@ -50,9 +50,9 @@ STARTS = {("pfed1bs-delta", "step"): 1.0, ("delta-float32", "step"): 1.0}  # whe
 def axes(
     method: str, among: Sequence[str] = (), given: Mapping[str, object] = MappingProxyType({})
 ) -> tuple[Axis, ...]:
-    """The options of a method that are searched, from what is given or their defaults; those `among` some names."""
+    """The options of a method that are searched, from what is given or their defaults; or those `among` some names."""
     known = keys(algorithm_class(method))
-    names = [name for name in (*STEPS, KNOBS.get(method, "")) if name in known and (not among or name in among)]
+    names = [name for name in among or (*STEPS, KNOBS.get(method, "")) if name in known]
     starts = {name: given.get(name) or STARTS.get((method, name), known[name].default) for name in names}
     return tuple(axis(method, name, start) for name, start in starts.items() if isinstance(start, float) and start > 0)
 
@@ -142,7 +142,14 @@ class Study:
     start: Config | None = None  # whose values the search begins with; None: those of `config`
 
     def __post_init__(self) -> None:
-        """Refuse the seeds of tables, and methods without anything to search."""
+        """Refuse the seeds of tables, options that cannot be searched, and methods without anything to search."""
+        found = {axis.option for name in self.names for axis in self.axes(name)}
+        for option in self.among:
+            if option not in found:
+                raise UserError(
+                    f"{option} cannot be searched in {', '.join(self.names)}",
+                    "--searched takes options that are numbers above 0, and a method that has them",
+                )
         for name in self.names:
             if not self.axes(name):
                 raise UserError(
