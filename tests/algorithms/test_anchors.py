@@ -10,6 +10,7 @@ from torch import nn
 
 from messages import VECTORS
 from pfed1bs.algorithms import make
+from pfed1bs.algorithms.base import anchors
 from pfed1bs.algorithms.base.anchors import Anchors, advised, layout, period
 from pfed1bs.compressors.eden import CODEBOOKS
 from pfed1bs.core.rng import bits, key
@@ -149,7 +150,7 @@ def test_bits_a_weight_and_snapshots_follow_from_the_share_of_clients_in_a_round
         for method in (make("pfed1bs-delta", task, share=share) for share in (0, 1, 0.25, 0.1, 0.01, 0.001))
     ]
     assert rules == [(20353, 0), (20353, 0), (10176, 0), (6436, 0), (2035, 91), (643, 242)]
-    assert advised(0.25) == 0.05
+    assert advised(0.25) == 0.05 and anchors.away(0.499, 2) and not anchors.away(0.5, 2)
     assert make("pfed1bs-delta", task, ratio=0.1, share=0.01).m == 20353
     assert make("pfed1bs-delta", task, share=0.001, snapshots="float32").anchors is None
 

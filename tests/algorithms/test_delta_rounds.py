@@ -9,7 +9,6 @@ from torch import nn
 
 from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
-from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.nn.task import Task
 
@@ -308,11 +307,6 @@ def test_neighbouring_seeds_share_no_projection_of_a_layer():
     assert [sketch.signs.tolist() for sketch in codes[0].sketches[1:]] != [
         sketch.signs.tolist() for sketch in codes[1].sketches[:-1]
     ]
-
-
-def test_a_model_in_float64_is_refused_with_the_way_out():
-    with pytest.raises(UserError, match="float32, but this model is torch.float64"):
-        PFed1BSDelta(Task(nn.Linear(3, 2).double())).init(2)
 
 
 def test_steps_that_go_on_lengthen_up_to_a_whole_one_and_one_pair_counts_three_errors_at_most():

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pfed1bs.algorithms.base.companion import kept_of
+from pfed1bs.algorithms.base.keeping import averaged
 from pfed1bs.algorithms.base.trial import ALONE, APART, FEW, FT, PROX, Trial, scores
 from pfed1bs.algorithms.local import Local
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
@@ -207,6 +208,19 @@ def test_the_winner_is_installed_with_the_statistics_of_its_scout(monkeypatch, c
     assert not torch.equal(after["w"], clients["w"]) and torch.equal(after[f"{name}/w"], scout["w"])
 
 
+def test_who_has_chosen_to_be_near_the_shared_model_is_pulled_as_with_prox(monkeypatch):
+    forced(monkeypatch, PROX)
+    algorithm, data = method(NORMED, trial=1, again=0, lam=0.7), toy(2)
+    clients, _ = worked(algorithm, data)
+    clients = {**clients, "theta": clients["theta"] + 0.3}  # far enough that the pull is seen
+    after, _ = worked(algorithm, data, round=1, clients=clients)
+    for lam, alike in ((0.7, True), (0.0, False)):
+        bare = {name: clients[name] for name in clients if name.startswith(("w", "theta", "shared", "buffer"))}
+        there = cohort(data, [0, 1], 1), data.batches(torch.tensor([0, 1]), 1, 0, 3, 4)
+        near, _ = PFed1BSDelta(algorithm.task, lr=0.5, keep="prox", lam=lam).local(bare, {}, *there)
+        assert torch.equal(after["w"], near["w"]) == alike
+
+
 def test_the_fine_tuned_model_comes_with_the_statistics_of_its_run(monkeypatch):
     forced(monkeypatch, FT)
     algorithm, data = method(NORMED, trial=1, again=0), toy(2)
@@ -250,6 +264,14 @@ def test_own_models_follow_the_shared_one_except_where_a_client_is_alone():
     assert torch.equal(after["alone/w"], clients["alone/w"])
     still = method(follow=False).absorb(clients, {"theta": clients["theta"][0] + 1}, 5)
     assert torch.equal(still["w"], clients["w"]) and torch.equal(still["near/w"], clients["near/w"])
+
+
+def test_a_mean_counts_ten_models_alike_and_a_later_one_as_a_tenth():
+    for turns, part in ((0, 1.0), (3, 1 / 4), (9, 1 / 10), (10, 1 / 10), (40, 1 / 10)):
+        clients = {"w": torch.zeros(1, 2), "buffer/count": torch.tensor([3]), "turns": torch.tensor([turns])}
+        after = averaged(clients, {"w": torch.ones(1, 2), "buffer/count": torch.tensor([7])})
+        assert after["w"].tolist() == [pytest.approx([part] * 2)] and after["turns"].tolist() == [turns + 1]
+        assert after["buffer/count"].tolist() == [7]
 
 
 def test_trials_come_again_with_fresh_scouts():

@@ -3,10 +3,14 @@
 from dataclasses import dataclass
 
 import pytest
+import torch
 
-from pfed1bs.algorithms import REGISTRY, algorithm_class
+from pfed1bs.algorithms import REGISTRY, algorithm_class, make
 from pfed1bs.algorithms.base.method import Method
+from pfed1bs.core.errors import UserError
 from pfed1bs.engine.contract import Algorithm
+from pfed1bs.engine.rounds import begin
+from pfed1bs.nn.task import Task
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -29,3 +33,11 @@ def test_a_class_that_inherits_the_contract_and_leaves_something_out_cannot_be_m
 
     with pytest.raises(TypeError, match="aggregate, broadcast, local"):
         Half(None)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "pfed1bs-delta", "delta-float32", "ferret", "powersgd", "ditto"])
+def test_a_model_in_float64_is_refused_with_the_way_out_where_numbers_are_sent(name):
+    with pytest.raises(UserError, match=r"float32, but this model is torch.float64") as error:
+        begin(make(name, Task(torch.nn.Linear(3, 2).double())), 2)
+    assert "module.float()" in error.value.hint
+    begin(make("pfed1bs", Task(torch.nn.Linear(3, 2).double())), 2)  # sends signs

@@ -122,7 +122,7 @@ def test_copies_are_alike_until_one_bit_of_one_differs(name):
 
 
 @pytest.mark.parametrize("name", ["pfed1bs-delta", "stc"])
-@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("chunk", [None, 2, 1])  # one alone has nobody to be compared with but the server
 def test_clients_that_begin_before_their_replicas_are_compared_come_to_the_same(monkeypatch, name, chunk):
     algorithm, asked = short(name, TASK), []
     starts = [begin(algorithm, 4), spoiled(begin(algorithm, 4), client=2)]

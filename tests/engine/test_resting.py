@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pfed1bs.algorithms import REGISTRY, make
+from pfed1bs.algorithms.base.trial import ALONE, PROX, Trial
 from pfed1bs.data import federate, load
 from pfed1bs.engine import resting as module
 from pfed1bs.engine.contract import Cohort, model_of
 from pfed1bs.engine.exchange import rows
-from pfed1bs.engine.resting import MEMORY, over, resting
-from pfed1bs.engine.rounds import begin, simulate
+from pfed1bs.engine.resting import LEFT, MEMORY, Resting, over, resting, smoothed
+from pfed1bs.engine.rounds import begin, conclude, prepare, simulate
+from pfed1bs.engine.turns import Turn
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import Config
@@ -20,7 +23,6 @@ from pfed1bs.runs.run import Run
 from pfed1bs.studies.comparison import finished
 
 CLIENTS = 4
-WAY = {"rest/far", "rest/turns", "rest/back"}
 SIZE = {"sampled": None, "steps": 2, "batch": 8}
 
 
@@ -162,18 +164,6 @@ def test_rounds_count_that_a_client_takes_part_in(monkeypatch):
         )
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto"])
-def test_states_of_before_distances_were_counted_go_on(name):
-    quiet = resting(method(name), 1e-9)
-    [first] = rounds(quiet, 1)
-    older = {key: value for key, value in first.progress.clients.items() if key not in WAY}
-    assert len(older) == len(first.progress.clients) - len(WAY)
-    found = rounds(quiet, 3, resume=replace(first.progress, clients=older))
-    expected = rounds(quiet, 3)
-    assert [done.uplinks for done in found] == [done.uplinks for done in expected[1:]]
-    assert torch.equal(found[-1].progress.clients["w"], expected[-1].progress.clients["w"])
-
-
 def test_models_that_are_not_held_near_another_do_not_rest_by_distance(monkeypatch):
     monkeypatch.setattr(module, "NEAR", 10.0)
     for name, options in (("fedavg-ft", {}), ("pfed1bs-delta", {"keep": "ft"}), ("pfed1bs-delta", {"keep": "mean"})):
@@ -202,3 +192,94 @@ def test_a_run_that_ends_early_is_judged_saved_and_finished(tmp_path):
     again = Run.prepare(replace(config, rest=0.0, rounds=2), tmp_path / "other")
     list(again.rounds())
     assert again.summary["rested"] is False and finished(again)
+
+
+def test_a_run_goes_on_until_those_who_take_no_part_in_a_round_rest_too():
+    quiet = resting(method("pfed1bs-delta"), 1e9)  # who has taken part rests
+    done = rounds(quiet, 12, sampled=2)
+    met = torch.zeros(CLIENTS, dtype=torch.bool)
+    for one in done:
+        met[one.cohort.ids] = True
+        assert torch.equal(one.progress.clients["rest/on"], met) and one.last == bool(met.all())
+    assert 1 < len(done) < 12
+
+
+@pytest.mark.parametrize("name", ["ditto", "apfl"])
+def test_the_loss_is_that_of_the_shared_model_where_the_own_one_is_trained_apart(name):
+    done = rounds(resting(method(name, lr=0.2), 1e-9), 3)[-1]
+    shared = [one.log["fit"] for one in rounds(method(name, lr=0.2), 3)]
+    expected = smoothed(smoothed(shared[0], shared[1]), shared[2])
+    assert torch.equal(done.progress.clients["rest/loss"], expected)
+    assert not torch.equal(done.log["fit"], done.log["loss"])
+
+
+def told(**logs):
+    """A method that trains nothing and says what it is told, a value a round."""
+    values = {f"log/{name}": iter(value) for name, value in logs.items()}
+
+    def local(clients, received, cohort, batches):
+        return {
+            **clients,
+            "w": clients["w"] + 1,
+            **{name: torch.tensor([next(said)]) for name, said in values.items()},
+        }, {}
+
+    return SimpleNamespace(init=lambda clients: ({}, {"w": torch.zeros(clients, 1)}), local=local)
+
+
+def awake_for(level, rounds, samples=1000, **logs):
+    """In how many of so many rounds a client's model still moved."""
+    quiet = Resting(told(**logs), level)
+    _, state = quiet.init(1)
+    for number in range(rounds):
+        cohort = Cohort(0, number, torch.arange(1), torch.tensor([samples]), torch.tensor([number - 1]))
+        state, _ = quiet.local({k: v for k, v in state.items() if "log/" not in k}, {}, cohort, None)
+    return int(state["w"])
+
+
+def test_the_documented_numbers(monkeypatch):
+    monkeypatch.setattr(module, "LEFT", LEFT)
+    flat, way = [1.0] * 9, [10.0, 20.0, 8.01, 7.99, 30.0, 30.0, 30.0, 30.0, 30.0]  # back to 0.4 of 20 in round 4
+    assert awake_for(0.02, 9, loss=flat, behind=way) == 4 and awake_for(0.02, 9, loss=flat, apart=way) == 6
+    for samples, least in ((100, 0.06), (300, 0.02), (1000, 0.006), (10, 0.1)):  # 6 nats for all samples; the level
+        assert awake_for(0.1, 3, samples, loss=[least * 1.01] * 3) == 3
+        assert awake_for(0.1, 3, samples, loss=[least * 0.99] * 3) == 1
+    for more in ({"behind": flat}, {"apart": flat}):  # half of the level where a model is held near another
+        assert (awake_for(0.1, 3, 10, loss=[0.051] * 3, **more), awake_for(0.1, 3, 10, loss=[0.049] * 3, **more)) == (
+            3,
+            1,
+        )
+    assert awake_for(0.1, 3, 10, loss=[0.051] * 3, apart=[0.0] * 3) == 1  # not held
+    assert awake_for(0.1, 14, 10, loss=[1.0, *[0.0] * 13]) == 12  # 0.8^11 < 0.1 <= 0.8^10
+
+
+def test_a_client_that_is_alone_does_not_rest_and_has_the_bits_of_training_alone():
+    quiet = resting(method("pfed1bs-delta", keep="best", trial=2, again=2, margin=1e6), 1e9)
+    done, alone = rounds(quiet, 7), rounds(method("local"), 7)
+    assert len(done) == 7 and not done[-1].log["rest"].any()
+    assert torch.equal(done[-1].progress.clients["w"], alone[-1].progress.clients["w"])
+
+
+def test_a_model_that_a_client_has_chosen_is_installed_and_may_rest_from_the_next_round_on(monkeypatch):
+    found = []
+    monkeypatch.setattr(
+        Trial, "verdict", lambda self, sums, sizes, old: torch.full_like(old, PROX if len(found) < 6 else ALONE)
+    )
+    quiet = resting(method("pfed1bs-delta", keep="best", trial=2, again=1), 1e9)
+    now = None
+    for _ in range(9):  # though all rest the rounds go on here: another trial comes
+        start = now or begin(quiet, CLIENTS)
+        plan = prepare(quiet, start, data().sizes, 0, None)
+        turn = Turn(quiet, data(), start.clients, plan.news, plan.cohort, 2, 8)
+        work = turn(torch.arange(CLIENTS))
+        after, _ = conclude(quiet, start, plan, work.messages)
+        now = replace(after, clients=work.state)
+        found.append(work)
+    on = [bool(one.log["rest"].all()) for one in found]
+    assert on == [False, False, True, True, True, True, True, False, False]
+    assert torch.equal(found[1].state["w"], found[1].state["near/w"])  # the first verdict
+    assert not torch.equal(found[2].state["w"], found[1].state["w"])  # one more round, then it rests
+    assert all(torch.equal(one.state["w"], found[2].state["w"]) for one in found[3:7])  # whatever the second trial does
+    assert torch.equal(found[7].state["w"], found[7].state["alone/w"])  # another model is better after all
+    assert not torch.equal(found[8].state["w"], found[7].state["w"])
+    assert float(found[2].log["apart"].min()) > 0 == float(found[7].log["apart"].max())

@@ -21,6 +21,16 @@ def test_a_network_rests_and_ends_as_the_simulator_does(tmp_path, monkeypatch):
         assert same(state, rows(simulated[-1].progress.clients, torch.tensor([k])))
 
 
+def test_a_network_ends_when_all_have_said_that_they_rest_also_in_rounds_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(resting, "LEFT", float("inf"))
+    desk = Desk({**RUN, "algorithm.name": "pfed1bs-delta", "rounds": 12, "sampled": 2, "rest": 1e9}, tmp_path)
+    rounds = list(desk.server().rounds())
+    met = {client for done in rounds for client in done.cohort.ids.tolist()}
+    assert 1 < len(rounds) < 12 and met == set(range(4)) and [done.last for done in rounds] == [
+        *[False] * (len(rounds) - 1), True
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("run", [RUN, {**RUN, "algorithm.code": "entropy"}, {**RUN, "algorithm.name": "fedavg"}])
 def test_a_server_decodes_an_answer_when_it_comes_and_when_it_is_counted(tmp_path, decoded, run):
     desk = Desk(run, tmp_path)

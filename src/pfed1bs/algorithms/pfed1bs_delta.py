@@ -14,7 +14,6 @@ from pfed1bs.algorithms.base.kesten import steadied, unmoved
 from pfed1bs.algorithms.base.onebit import Code, bits, bounded, code, fields, layers
 from pfed1bs.algorithms.base.private import REHEARSAL, kept, randomised
 from pfed1bs.algorithms.base.robust import trimmed, unknown
-from pfed1bs.core.errors import UserError
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, option
 from pfed1bs.core.votes import pack
 from pfed1bs.engine.contract import Batches, Cohort, State, blank, present
@@ -82,8 +81,6 @@ class PFed1BSDelta(Following):
     def init(self, clients: int) -> tuple[State, State]:
         """The same weights everywhere, from the seed."""
         theta, fields = self.task.init(self.seed), self.down
-        if theta.dtype != torch.float32:
-            raise UserError(f"steps are sent in float32, but this model is {theta.dtype}", "give Task module.float()")
         signs = torch.zeros(fields["signs"].size or 0, dtype=torch.uint8)
         server = {"theta": theta, "signs": signs, "scale": torch.zeros(fields["scale"].shape)}
         server |= self.anchors.first() if self.anchors else {}

@@ -155,10 +155,10 @@ def agreeing(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]
     """(S,) true for the clients whose replica, after their news, is the one that the server has.
 
     A device may round products otherwise than the server's processor. Copies on it that are all the same, and another
-    than the server's, are a matter of the device and no mistake of a client.
+    than the server's, are a matter of the device and no mistake of a client. First weights have no products.
     """
-    device = next(iter(clients.values())).device
-    held = [] if device.type == "cuda" and bool(alike(algorithm, clients)) else checksums(algorithm, clients)
+    rounded = next(iter(clients.values())).is_cuda and any(item.round for items in news for item in items)
+    held = [] if rounded and bool(alike(algorithm, clients)) else checksums(algorithm, clients)
     if not held:
         return torch.ones(len(news), dtype=torch.bool)
     said = {item: read_header(item.data).samples for item in {items[-1] for items in news}}

@@ -5,6 +5,7 @@ a model personal: own models drift back to the shared one and get worse, in ever
 at the end of its local work. Once that is below `level` (and all its samples together below LEFT), its own model stays
 as it is. One that is held near the shared model rests when it has come back to NEAR of its longest distance from it
 (one that moves with the shared model: in LONGER times as many rounds), or at half the level.
+A method may keep clients awake ("log/awake"), and a distance of 0 stands for a model that is not held near another.
 Clients at rest go on helping the others; when all rest, the run is over. This costs no byte, sample or gradient.
 """
 
@@ -61,16 +62,19 @@ class Resting(Around):
         """The method's own work; who rested before keeps its model, and who has got all there is rests from now on."""
         own = within(OWN, clients)
         state, said = self.method.local(besides(OWN, clients), received, cohort, batches)
+        asleep = state["log/awake"] == 0 if "log/awake" in state else torch.ones_like(own["on"])
+        before = own["on"] & asleep
         fresh = state.get("log/fit", state["log/loss"])
         loss = smoothed(own["loss"], fresh)
-        buffers = {name: chosen(own["on"], own[name], value) for name, value in buffers_of(state).items()}
+        buffers = {name: chosen(before, own[name], value) for name, value in buffers_of(state).items()}
         near = state.get("log/apart", state.get("log/behind"))
-        enough = (LEFT / cohort.sizes.to(loss)).clamp(max=self.level if near is None else self.level / 2)
-        on, way = own["on"] | (loss < enough), {}
+        level = torch.full_like(loss, self.level) if near is None else torch.where(near > 0, self.level / 2, self.level)
+        on, way = before | (loss < torch.minimum(LEFT / cohort.sizes.to(loss), level)), {}
         if near is not None:
             way = _returned(own, near)
             on = on | (way["back"] > 0) & (way["turns"] >= (LONGER if "log/apart" in state else 1) * way["back"])
-        w = chosen(own["on"], clients["w"], state["w"])
+        on = on & asleep
+        w = chosen(before, clients["w"], state["w"])
         marks = under(OWN, {**own, "on": on, "loss": loss, **way, **buffers})
         return {**state, "w": w, **marks, "log/rest": on.to(loss)}, said
 
@@ -82,10 +86,8 @@ class Resting(Around):
 
 def _returned(own: State, distance: Tensor) -> State:
     """The longest distance (S,) from the shared model, rounds so far, and after how many it had come back; or 0."""
-    none = torch.zeros_like(distance)  # in states of before this was counted
-    far, turns, back = own.get("far", none), own.get("turns", none.long()) + 1, own.get("back", none.long())
-    far = torch.maximum(far, distance)
-    back = torch.where((back == 0) & (distance < NEAR * far), turns, back)
+    far, turns = torch.maximum(own["far"], distance), own["turns"] + 1
+    back = torch.where((own["back"] == 0) & (distance < NEAR * far), turns, own["back"])
     return {"far": far, "turns": turns, "back": back}
 
 

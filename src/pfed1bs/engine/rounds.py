@@ -26,6 +26,7 @@ from pfed1bs.engine.store import Clients, device_of
 from pfed1bs.engine.trust import ALL, Trust, finite
 from pfed1bs.engine.turns import SMALLER, Diverged, Turn, changed, counted, joined, split_log
 from pfed1bs.engine.workers import CPU, alone, portions, spread
+from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Message
 
 REPLICA = "the clients' states are damaged, or this device computes other bits; begin anew, or with --device cpu"
@@ -242,7 +243,12 @@ def choose(device: str | torch.device) -> torch.device:
 
 
 def begin(algorithm: Algorithm, clients: int) -> Progress:
-    """Before round 0."""
+    """Before round 0; a model that a message has no numbers for is refused."""
     with alone():
         server, states = algorithm.init(clients)
+    floats = any(isinstance(codec, Floats) for codec in (*algorithm.up.values(), *algorithm.down.values()))
+    if floats and "w" in states and states["w"].dtype != torch.float32:
+        raise UserError(
+            f"numbers are sent in float32, but this model is {states['w'].dtype}", "give Task module.float()"
+        )
     return Progress(0, server, states, torch.full((clients,), -1))

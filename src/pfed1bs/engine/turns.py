@@ -58,7 +58,7 @@ class Turn:
         algorithm, some, news = self.algorithm, self.cohort.rows(at), [self.news[i] for i in at.tolist()]
         mine = rows(self.clients, some.ids if self.places is None else self.places[at])
         mine, received = hear(algorithm, mine, news)
-        if early(mine):
+        if early(mine) and some.round:  # first weights are compared with the server's on any device
             try:
                 return self._work(at, some, mine, received, alike(algorithm, mine))
             except Apart:  # which of them is asked, and the work begun anew

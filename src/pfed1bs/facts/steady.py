@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 from statistics import mean
 
-from pfed1bs.algorithms.base.anchors import advised, layout, period
+from pfed1bs.algorithms.base.anchors import advised, away, layout, period
 from pfed1bs.algorithms.base.onebit import sketch_size
 from pfed1bs.facts.printed import NETS
 from pfed1bs.wire.messages import HEADER, fixed_size
@@ -55,7 +55,7 @@ def steady(n: int, clients: int, sampled: int, ratio: float = 0.0, coded: bool |
     ratio = ratio or advised(share)
     message = HEADER.size + ceil(sketch_size(n, ratio) / 8) + 4
     every = period(n, message)
-    every = every if (share * every < 1 if coded is None else coded) else 0
+    every = every if (away(share, every) if coded is None else coded) else 0
     snapshot = (fixed_size(layout(n)) or 0) if every else HEADER.size + 4 * n
     down = mean(missed(message, snapshot, share, since) for since in range(every or 1))
     return Steady(clients, sampled, n, ratio, every, message, down)

@@ -34,8 +34,13 @@ def anchored(
 ) -> "Anchors | None":
     """The anchors of a run; by themselves only where clients are away longer than from one anchor to the next."""
     every = period(task.n, fixed_size(down) or 1)
-    wanted = snapshots == "coded" or (snapshots == "auto" and share * every < 1)
+    wanted = snapshots == "coded" or (snapshots == "auto" and away(share, every))
     return Anchors(task, seed, every) if wanted else None
+
+
+def away(share: float, every: int) -> bool:
+    """Whether clients are away longer than from one anchor to the next, in the mean."""
+    return share * every < 1
 
 
 def period(n: int, message: int) -> int:

@@ -10,7 +10,7 @@ from pfed1bs.algorithms.base.anchors import Anchors, layout
 from pfed1bs.algorithms.base.companion import SHARED, apart, distance, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.method import Method
-from pfed1bs.algorithms.base.trial import Trial
+from pfed1bs.algorithms.base.trial import PROX, Trial
 from pfed1bs.core.options import NOT_NEGATIVE, at_least, option
 from pfed1bs.engine.contract import Batches, Cohort, Judged, State, buffers_of, model_of, stack
 from pfed1bs.wire.codecs import Floats
@@ -111,8 +111,9 @@ class Following(Method):
         """The update Delta = u - theta after R steps is sent; the client's own model takes its steps."""
         theta = clients["theta"]
         u, kept = self.keeping.trained(clients, cohort, batches)
-        if self.keep == "prox":
-            kept["log/apart" if self.follow else "log/behind"] = distance(kept["w"], theta)
+        if self.keep in ("prox", "best"):
+            held = kept["choice"] == PROX if "choice" in kept else 1
+            kept["log/apart" if self.follow else "log/behind"] = distance(kept["w"], theta) * held
         memory, said = self.spoken(clients, u["w"] - theta, cohort.round)
         return {**kept, **apart(buffers_of(u)), **memory, "theta": theta, "log/loss": u["log/loss"]}, said
 

@@ -93,8 +93,10 @@ class Keeping:
             for name, new in (("alone", ALONE), ("near", PROX)):
                 own = either((choice == new) & (choice != clients["choice"]), kept_of(state, name), own)
         own = either(choice == FT, u, own)
+        awake = (choice == ALONE) | (choice != clients["choice"])  # as `local`, who is alone does not rest
+        told = {"log/awake": awake.float(), "log/choice": choice.float()}
         work = torch.where(on, 4.0, 2.0)  # gradients per local step
-        return {**state, **own, "choice": choice, "log/work": work, "log/choice": choice.float()}
+        return {**state, **own, "choice": choice, "log/work": work, **told}
 
     def begun(self, clients: State, turn: Tensor) -> State:
         """The clients with fresh scouts where a trial begins: the first model, and the shared one."""
