@@ -8,6 +8,7 @@ from torch import nn
 
 from pfed1bs.algorithms.base.companion import kept_of
 from pfed1bs.algorithms.base.keeping import averaged
+from pfed1bs.algorithms.base.private import REHEARSAL
 from pfed1bs.algorithms.base.trial import ALONE, APART, FEW, FT, PROX, Trial, scores
 from pfed1bs.algorithms.local import Local
 from pfed1bs.algorithms.pfed1bs_delta import PFed1BSDelta
@@ -324,3 +325,12 @@ def test_a_client_whose_trial_is_over_is_not_touched_by_the_trials_of_others():
     assert {int(turns) for turns in together["turns"]} != {2}  # some clients are past their trial, some are not
     assert all(torch.equal(together[name], alone[name]) for name in together)
     assert buffers_of(together) == {}
+
+
+def test_options_that_change_nothing_beside_the_others_are_named():
+    task = Task(nn.Linear(8, 2))
+    assert PFed1BSDelta(task, lam=5.0).remark == PFed1BSDelta(task, keep="best", trial=3, lam=5.0).remark == ""
+    told = "changes nothing beside the other options"
+    assert PFed1BSDelta(task, keep="ft", lam=5.0, margin=2.0).remark == f"margin, lam {told}"
+    assert PFed1BSDelta(task, loudness=0.1).remark == f"loudness {told}"
+    assert PFed1BSDelta(task, loudness=0.1, epsilon=1.0).remark == REHEARSAL

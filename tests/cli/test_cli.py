@@ -9,6 +9,7 @@ import pytest
 from pfed1bs.cli import main as cli
 from pfed1bs.cli import terminal
 from pfed1bs.cli.help import GROUPS, HELP, PARTS
+from pfed1bs.engine import resting
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import Run
 
@@ -52,6 +53,24 @@ def test_the_written_configuration_repeats_the_run(tmp_path):
     assert run("run", *SMALL, "--rounds", "2", "--out", str(first)) == 0
     assert run("run", str(first / "config.toml"), "--out", str(again)) == 0
     assert _metrics(first) == _metrics(again)
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--algorithm.name", "pfed1bs-delta"], "some models still learn; with more --rounds"),
+        (["--algorithm.name", "fedavg", "--rest", "1e9"], "all models at rest after round 1"),
+        (["--algorithm.name", "local", "--rest", "1e9"], "rest changes nothing"),
+        (["--algorithm.name", "local"], ""),
+        (["--algorithm.name", "fedavg", "--rest", "0"], ""),
+    ],
+)
+def test_a_run_says_how_it_ended_and_what_changed_nothing(words, told, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(resting, "LEFT", float("inf"))
+    assert run("run", *SMALL, "--rounds", "2", *words, "--out", str(tmp_path / "run")) == 0
+    said = capsys.readouterr().err
+    assert told in said and sum(word in said for word in ("still learn", "at rest after", "nothing")) == bool(told)
 
 
 def _metrics(folder):

@@ -149,5 +149,6 @@ class PFed1BSDelta(Following):
 
     @property
     def remark(self) -> str:
-        """What noise from a known seed does not do."""
-        return REHEARSAL if self.epsilon else ""
+        """What noise from a known seed does not do, and options that do nothing beside the others."""
+        without = [] if self.epsilon else ["loudness"]
+        return " ".join(filter(None, (REHEARSAL if self.epsilon else "", super().remark, self.idle(*without))))

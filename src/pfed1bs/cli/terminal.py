@@ -14,13 +14,14 @@ from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
 from pfed1bs.core.options import shown
 from pfed1bs.engine.metrics import METRICS
+from pfed1bs.engine.resting import able
 from pfed1bs.report.drawn import ENDINGS
 from pfed1bs.report.groups import groups
 from pfed1bs.report.headline import headline
 from pfed1bs.report.records import metric_of
 from pfed1bs.report.results import CAPTION, labelled, plain, results
 from pfed1bs.report.statistics import MOST, Against, ranged
-from pfed1bs.runs.config import Options
+from pfed1bs.runs.config import Config, Options
 from pfed1bs.runs.run import Run
 from pfed1bs.studies.cells import Entered
 from pfed1bs.studies.chosen import table
@@ -87,8 +88,8 @@ def show(table: object) -> None:
 
 def watch(run: Run, resume: bool, label: str, again: str, board: Board | None = None) -> None:
     """Do the rounds, with a board on a terminal, one line per evaluation otherwise; `again` is how they go on."""
-    if run.algorithm.remark:
-        print(f"{label}: {run.algorithm.remark}", file=sys.stderr)
+    for remark in filter(None, (run.algorithm.remark, tireless(run))):
+        print(f"{label}: {remark}", file=sys.stderr)
     own = board or alone(run)
     try:
         with (
@@ -103,10 +104,19 @@ def watch(run: Run, resume: bool, label: str, again: str, board: Board | None = 
         if run.summary.get("rested"):
             told = f"{label}: all models at rest after round {run.summary['rounds']}, the run ends here"
             print(told, file=sys.stderr)
+        elif run.config.rest and able(run.algorithm) and not board:
+            told = f"{label}: some models still learn; with more --rounds the run ends by itself when all rest"
+            print(told, file=sys.stderr)
     except KeyboardInterrupt as error:
         if not run.folder.exists():
             raise
         raise Interrupted(f"interrupted, {run.folder} holds what was done", f"go on with: {again}") from error
+
+
+def tireless(run: Run) -> str:
+    """That a level of rest was given where nobody rests."""
+    given = run.config.rest not in (0, Config().rest) and not able(run.algorithm)
+    return "rest changes nothing: there is no shared model to rest from, or the loss is no entropy" if given else ""
 
 
 def alone(run: Run) -> Board:

@@ -101,8 +101,12 @@ def resting(method: Algorithm, level: float) -> Algorithm:
 
     Losses that are no entropy know no such level: what is little depends on their targets.
     """
-    able = method.rests and method.task.loss.name in NATS
-    return cast(Algorithm, Resting(method, level)) if level and able else method
+    return cast(Algorithm, Resting(method, level)) if level and able(method) else method
+
+
+def able(method: Algorithm) -> bool:
+    """Whether clients of a method can rest."""
+    return method.rests and method.task.loss.name in NATS
 
 
 def over(clients: Clients, among: Tensor | slice = slice(None)) -> bool:

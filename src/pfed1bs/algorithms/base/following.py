@@ -55,6 +55,12 @@ class Following(Method):
         return {"ft": 1, "mean": 1, "prox": 2, "best": 4}[self.keep] * steps
 
     @property
+    def remark(self) -> str:
+        """Options of another `keep`."""
+        trial = [] if self.keep == "best" else ["trial", "again", "margin"]
+        return self.idle(*trial, *([] if self.keep in ("prox", "best") else ["lam"]))
+
+    @property
     def rests(self) -> bool:
         """The shared model is trained apart from the client's own."""
         return True

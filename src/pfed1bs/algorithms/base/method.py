@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, option
+from pfed1bs.core.options import BELOW_ONE, NOT_NEGATIVE, POSITIVE, keys, option
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, Judged, State, buffers_of, model_of
 from pfed1bs.nn.descent import Descent
 from pfed1bs.nn.task import Task
@@ -104,3 +104,8 @@ class Method(Algorithm):
     def remark(self) -> str:
         """Nothing."""
         return ""
+
+    def idle(self, *names: str) -> str:
+        """Which of these options, that nothing asks for, were given all the same."""
+        given = [name for name in names if getattr(self, name) != keys(type(self))[name].default]
+        return f"{', '.join(given)} changes nothing beside the other options" if given else ""
