@@ -111,9 +111,10 @@ def main():
         own.out.write_text(joined(*own.join))
         own.tables.append(str(own.out))
     differences = {}
-    for name, data in ((name, data) for name in own.tables for data in sorted(sets(name))):
-        methods = by_label(run for run in table(Path(name)) if run["dataset"] == data)
-        name = name if len(sets(name)) == 1 else f"{name} {data}"
+    parts = [(path, data) for path in own.tables for data in sorted(sets(path))]
+    for path, data in parts:
+        methods = by_label(run for run in table(Path(path)) if run["dataset"] == data)
+        name = path if len(sets(path)) == 1 else f"{path} {data}"
         print(name)
         for label, runs in methods.items():
             ends = [run["rounds"] for run in runs.values()]
