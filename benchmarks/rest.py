@@ -7,7 +7,8 @@ A table has runs of pfed1bs-delta at rest with both m / n, of ditto and fedavg-f
 pfed1bs-delta with rest = 0 and steps of 0.1, 0.3 and 1 (docs/reproduce.md). For each run at rest: how far its end
 lies below its best evaluation; what it has less than the best fixed choice of step and rounds, which is made on the
 test samples, for the mean over the seeds; what it has less than ditto and fedavg-ft, and with fewer bits less than with
-more. `--join` makes such a table of two that `pfed1bs compare` wrote, the second of runs with rest = 0.
+more. `--join` makes such a table of two that `pfed1bs compare` wrote, the second of runs with rest = 0. Of tables that
+lack some of these, those of earlier rules (results/rest/earlier.json), what there is; of several data sets each apart.
 """
 
 import argparse
@@ -30,6 +31,11 @@ def by_label(runs):
     for run in runs:
         found.setdefault(run["label"], {})[run["seed"]] = run
     return found
+
+
+def sets(name):
+    """The data sets of a table."""
+    return {run["dataset"] for run in table(Path(name))}
 
 
 def gap(first, second, ours, theirs):
@@ -76,8 +82,10 @@ def joined(rest, fixed):
 
 def gaps(methods):
     """All differences of a table."""
-    (label, rounds), fixed = best_fixed(methods)
-    fixed_name, found = f"[{label}, {rounds} rounds]", []
+    found, fixed_name, fixed = [], "", {}
+    if any("rest=0 " in f"{label} " for label in methods):
+        (label, rounds), fixed = best_fixed(methods)
+        fixed_name = f"[{label}, {rounds} rounds]"
     ends = {label: {seed: run["accuracy"] for seed, run in runs.items()} for label, runs in methods.items()}
     highest = {
         label: {seed: max(accuracy for *_, accuracy in run["curve"]) for seed, run in runs.items()}
@@ -86,9 +94,9 @@ def gaps(methods):
     for label in [label for label in methods if "rest=0 " not in f"{label} " and label != "local"]:
         found.append(gap(label, "its best evaluation", ends[label], highest[label]))
         if label.startswith("pfed1bs-delta"):
-            found.append(gap(label, fixed_name, ends[label], fixed))
+            found += [gap(label, fixed_name, ends[label], fixed)] if fixed else []
             others = ("ditto", "fedavg-ft", *((MORE,) if label == FEWER else ()))
-            found += [gap(label, other, ends[label], ends[other]) for other in others]
+            found += [gap(label, other, ends[label], ends[other]) for other in others if other in ends]
             found.append(gap(label, "ditto, each at its best evaluation", highest[label], highest["ditto"]))
     return found
 
@@ -103,8 +111,10 @@ def main():
         own.out.write_text(joined(*own.join))
         own.tables.append(str(own.out))
     differences = {}
-    for name in own.tables:
-        methods = by_label(table(Path(name)))
+    parts = [(path, data) for path in own.tables for data in sorted(sets(path))]
+    for path, data in parts:
+        methods = by_label(run for run in table(Path(path)) if run["dataset"] == data)
+        name = path if len(sets(path)) == 1 else f"{path} {data}"
         print(name)
         for label, runs in methods.items():
             ends = [run["rounds"] for run in runs.values()]

@@ -13,16 +13,17 @@ TOP = {  # pages of the top folder by their name in the site
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
+RESULT = re.compile(r'(?:\]\(|src="|srcset=")\.\./(results/[\w./-]+)')
 SOURCE = re.compile(r"\]\(\.\./(src/[\w/]+\.py)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the top folder, its pictures, and every source file that a page links to."""
+    """Add the pages of the top folder, and every picture, result and source file that a page links to."""
     for name, path in TOP.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
-    for picture in (ROOT / "results").glob("*.svg"):
-        files.append(File.generated(config, f"results/{picture.name}", content=picture.read_bytes()))
     texts = [Path(file.abs_src_path).read_text() for file in files.documentation_pages() if file.abs_src_path]
+    for path in sorted({path for text in texts for path in RESULT.findall(text)}):
+        files.append(File.generated(config, path, content=(ROOT / path).read_bytes()))
     for path in sorted({path for text in texts for path in SOURCE.findall(text)}):
         shown = f"---\nsearch: {{exclude: true}}\n---\n# {path}\n\n```python\n{(ROOT / path).read_text()}```\n"
         files.append(File.generated(config, path.replace(".py", ".md"), content=shown))

@@ -1,5 +1,6 @@
 """The closed-form costs: the published tables, the networks, and the bytes that the simulator measures."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from pfed1bs.data import federate
 from pfed1bs.data.dataset import dataset
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.facts.costs import FORMULAS, Detail, bits, mib
-from pfed1bs.facts.printed import DATASETS, NETS, paper_table
+from pfed1bs.facts.printed import BELOW, CLIENTS, DATASETS, NETS, NONE, OTHER, PRINTED, paper_table
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.messages import HEADER
@@ -142,6 +143,13 @@ def test_only_eden_and_fedbat_cells_are_called_wrong_and_none_of_them_is_ours():
         (method, data) for method in ("EDEN", "FedBAT") for data in ("MNIST", "FMNIST", "CIFAR-10", "CIFAR-100", "SVHN")
     }
     assert all(f"{cell.ours:.2f}" != cell.printed for cell in wrong)
+    assert Counter(cell.verdict for cell in wrong) == {BELOW: 4, NONE: 2, OTHER: 4}
+
+
+def test_the_count_that_other_cells_contradict_gives_the_printed_number():
+    net = NETS["vgg8"]
+    assert f"{mib(CLIENTS * (2 * net.state + 32 * net.state)):.2f}" == PRINTED["EDEN"]["vgg8"] == "22.76"
+    assert f"{mib(CLIENTS * (net.state + 32 * net.n)):.2f}" == PRINTED["FedBAT"]["vgg8"] == "22.04"
 
 
 def test_the_reasons_against_the_wrong_cells_hold():

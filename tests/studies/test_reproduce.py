@@ -299,7 +299,7 @@ def test_a_table_with_methods_across_counts_the_settings_that_were_not_run():
     done = Entered("iid", "local", "mnist", 1, [{"summary": {"accuracy": 90.0}}])
     left = Entered("labels:2", "local", "mnist", 1, [])
     assert sheets.markdown(target, [done, left]).splitlines()[2:] == [
-        *("| iid | 90.00 |", "", "Settings that were not run: 1 of 2.")
+        *("| iid | 90.00 | 1 of 1 |", "", "Settings that were not run: 1 of 2.")
     ]
     assert sheets.markdown(target, [left]) == "Settings that were not run: 1 of 1.\n"
 
@@ -308,13 +308,13 @@ def test_a_table_with_methods_across_tells_differences_and_of_how_many_seeds():
     def rows(*accuracies):
         return [row_of(seed, value, value - 1) for seed, value in enumerate(accuracies)]
 
-    target = plan.Target("", "", across="methods", against="local")
-    iid = entered(target, "iid", 2, local=rows(90.0, 80.0), ditto=rows(91.0, 83.0), apfl=rows(90.0))
+    target = plan.Target("", "", across="methods", against="local", rivals={"ditto": ["apfl", "local"]})
+    iid = entered(target, "iid", 2, local=rows(90.0, 80.0), ditto=rows(91.0, 83.0), apfl=rows(90.0), stc=[])
     two = entered(target, "labels:2", 2, local=rows(70.0), ditto=rows(71.25, 60.0))
     mean, equal, far, late = iid["ditto"].apart
     assert sheets.markdown(target, [*iid.values(), *two.values()]).splitlines()[2:] == [
-        f"| iid | {iid['local'].ours} | {iid['ditto'].ours} | 90.00 (1 of 2) |",
-        f"| labels:2 | 70.00 (1 of 2) | {two['ditto'].ours} |  |",
+        "| iid | 90.00 | 91.00 | 90.00 | 1 of 2 |",  # seeds that all three have
+        "| labels:2 | 70.00 | 71.25 |  | 1 of 2 |",
         "",
         "| minus `local`; p if equal (Holm), p if 0.3 apart | ditto | apfl |",
         "| --- | --- | --- |",
@@ -325,8 +325,23 @@ def test_a_table_with_methods_across_tells_differences_and_of_how_many_seeds():
         "| --- | --- | --- |",
         f"| iid | {late} | +0.00 |",
         "| labels:2 | +1.25 |  |",
+        "",
+        "| `ditto` minus | apfl | local |",
+        "| --- | --- | --- |",
+        f"| iid | +1.00; 1 seed | {mean}; 2 seeds |",
+        "| labels:2 |  | +1.25; 1 seed |",
+        "",
+        "Not run anywhere: `stc`.",
     ]
     assert two["ditto"].facts["difference"]["interval"] is None and "equal_within" not in two["ditto"].facts
+
+
+def test_a_table_names_the_methods_that_were_not_run_and_the_paper_has_no_number_of():
+    target = plan.Target("", "", paper={"ditto": {"mnist": [90.0, 1.0]}})
+    left, told = Entered("mnist", "local", "mnist", 2, []), Entered("mnist", "ditto", "mnist", 2, [], (90.0, 1.0))
+    assert sheets.markdown(target, [left]) == "**mnist**\n\nNot run: `local`.\n"
+    text = sheets.markdown(target, [left, told])
+    assert "| `ditto` | not run |" in text and text.endswith("|\n\nNot run: `local`.\n")
 
 
 def test_a_cell_tells_its_highest_evaluation_and_what_is_lost_from_there():
@@ -346,6 +361,8 @@ def test_a_cell_tells_its_highest_evaluation_and_what_is_lost_from_there():
 def test_costs_that_cannot_be_right_are_marked():
     cell = Entered("mnist", "eden lr=0.1", "mnist", 3, [], (96.5, 0.35))
     assert cell.cost == "12.15 cannot be right"
+    assert Entered("svhn", "eden", "svhn", 3, [], (89.01, 0.48)).cost == "22.76 fits another count"
+    assert Entered("cifar100", "fedbat", "cifar100", 3, [], (46.89, 1.25)).cost == "1198.71 fits no count"
     assert Entered("svhn", "zsign", "svhn", 3, [], (85.33, 1.05)).cost == "22.04"
     assert Entered("mnist", "ditto", "mnist", 3, []).cost == ""
 

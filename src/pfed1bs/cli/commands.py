@@ -73,7 +73,8 @@ def costs_command(words: list[str]) -> None:
         terminal.print_json({**about, "methods": methods, "steady": late})
         return
     lines = [
-        (cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.wrong or "as printed") for cell in cells
+        (cell.method, cell.dataset, cell.printed, f"{cell.ours:.2f}", cell.verdict + (cell.wrong and f": {cell.wrong}"))
+        for cell in cells
     ]
     heads = ("method", "data", "printed", "ours", "verdict")
     terminal.show_table("MiB per round, 20 clients: the paper's table recomputed", heads, lines, [False] * 5)

@@ -37,7 +37,8 @@ NETS = {
 DATASETS = {"MNIST": "mlp", "FMNIST": "mlp", "CIFAR-10": "vgg8", "CIFAR-100": "vgg16", "SVHN": "vgg8"}
 CLIENTS = 20
 
-# Which count of n reproduces a row of Table 1, bits up and down; the last two rows fit none, so ours stands there.
+# Which count of n reproduces a row of Table 1, bits up and down; no count fits all cells of the last two rows, so ours
+# stands there.
 PAPER: dict[str, Callable[[Net], int]] = {
     "FedAvg": lambda net: 2 * 32 * net.state,
     "OBDA": lambda net: 2 * net.n,
@@ -56,13 +57,21 @@ PRINTED = {  # Table 1, MB per round
     "EDEN": {"mlp": "12.15", "vgg8": "22.76", "vgg16": "1205.33"},
     "FedBAT": {"mlp": "11.88", "vgg8": "22.04", "vgg16": "1198.71"},
 }
-WRONG = {  # why a printed cell cannot be right
-    ("EDEN", "mlp"): "less than its float32 downlink alone, 15.53",
-    ("EDEN", "vgg8"): "fits only 2 bits per weight up, other cells 1.03 or fewer than none",
-    ("EDEN", "vgg16"): "leaves 1.03 bits per weight up: 1 without, 1.10 with padding, 2 in the CIFAR-10 cell",
-    ("FedBAT", "mlp"): "less than its float32 downlink alone, 15.53",
-    ("FedBAT", "vgg8"): "the cell of zSignFed: no scales, no float32 biases",
-    ("FedBAT", "vgg16"): "leaves 0.85 bits per weight up, fewer than one sign each",
+COUNTS = {  # the same in words: P trainable numbers, Sd with running statistics, m sketch bits
+    "FedAvg": "32 Sd up, 32 Sd down",
+    "OBDA": "P up, P down",
+    "OBCSAA": "m up, 32 Sd down",
+    "zSignFed": "Sd up, 32 P down",
+    "pFed1BS": "m up, m down",
+}
+BELOW, NONE, OTHER = "cannot be right", "fits no count", "fits another count"  # verdicts on printed cells
+WRONG = {  # the verdict on a printed cell that is not ours, and why
+    ("EDEN", "mlp"): (BELOW, "less than its float32 downlink alone, 15.53"),
+    ("EDEN", "vgg8"): (OTHER, "2 bits per weight up and 32 Sd down, where other cells leave 1.03 or fewer than none"),
+    ("EDEN", "vgg16"): (NONE, "leaves 1.03 bits per weight up: 1 without, 1.10 with padding, 2 in the CIFAR-10 cell"),
+    ("FedBAT", "mlp"): (BELOW, "less than its float32 downlink alone, 15.53"),
+    ("FedBAT", "vgg8"): (OTHER, "the cell of zSignFed, Sd up and 32 P down: no scales, no float32 biases"),
+    ("FedBAT", "vgg16"): (NONE, "leaves 0.85 bits per weight up, fewer than one sign each"),
 }
 
 
@@ -74,13 +83,19 @@ class Printed:
     dataset: str
     printed: str
     ours: float
-    wrong: str  # why the printed value cannot be right; empty if ours rounds to it
+    verdict: str  # as printed, or one of three words
+    wrong: str  # why the printed value is not ours; empty if ours rounds to it
+    count: str  # of the whole row; empty where none fits it
 
 
 def paper_table() -> tuple[Printed, ...]:
     """Every cost of Table 1, with the counts of n that its authors must have mixed."""
     return tuple(
-        Printed(method, data, PRINTED[method][name], mib(CLIENTS * formula(NETS[name])), WRONG.get((method, name), ""))
+        Printed(
+            *(method, data, PRINTED[method][name], mib(CLIENTS * formula(NETS[name]))),
+            *WRONG.get((method, name), ("as printed", "")),
+            COUNTS.get(method, ""),
+        )
         for method, formula in PAPER.items()
         for data, name in DATASETS.items()
     )

@@ -62,7 +62,7 @@ class Entered:
     def cost(self) -> str:
         """What the paper prints for a round, and whether that can be."""
         printed = COSTS.get((self.label.partition(" ")[0], self.data)) if self.paper else None
-        return "" if printed is None else printed.printed + (" cannot be right" if printed.wrong else "")
+        return "" if printed is None else printed.printed + (f" {printed.verdict}" if printed.wrong else "")
 
     @property
     def apart(self) -> tuple[str, str, str, str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +26,7 @@ from pfed1bs.studies.sweeps import against
 SUBSETS = {"cifar100": "20,000 of 60,000 pictures", "svhn": "20,000 of 99,289 pictures, classes balanced"}
 HOLM, WITHIN = "p if equal (Holm)", f"p if {MARGIN} apart"  # heads of what a difference was tested for
 DRAWN = {**PICTURES, **METHODS}
+WORDS = "mean", "interval", "seeds"  # of a difference
 LAST = {**LOGGED, "loss": "training loss"}  # of curves
 
 
@@ -80,6 +82,7 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     for name in ("commit", "device", "torch"):
         about[name] = sorted({str(cast(Json, row["env"])[name]) for row in rows})
     about |= {"finished": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
+    about |= {"rivals": beside(target, found)} if target.rivals else {}
     written(folder / "table.json", json.dumps(about, indent=1) + "\n")
     written(folder / "table.md", markdown(target, found))
     if rows and not target.of:
@@ -116,35 +119,82 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
     for part in parts:
         own = [cell for cell in found if cell.part == part]
         subset = f" (a subset: {SUBSETS[own[0].data]})" if own[0].data in SUBSETS else ""
-        texts.append(f"**{part}**{subset}\n\n{_table(heads, [_line(target, cell, shared) for cell in own])}")
+        shown = [cell for cell in own if cell.rows or cell.paper]
+        left = ", ".join(f"`{cell.label}`" for cell in own if cell not in shown)
+        told = [_table(heads, [_line(target, cell, shared) for cell in shown])] if shown else []
+        told += [f"Not run: {left}.\n"] if left else []
+        texts.append("\n".join([f"**{part}**{subset}\n", *told]))
     return "\n".join(texts)
 
 
 def _across(target: Target, found: Sequence[Entered], parts: Sequence[str]) -> str:
     """A line for every setting and a column for every method, then the same of differences."""
-    labels = list(dict.fromkeys(cell.label for cell in found))
     at = {(cell.part, cell.label): cell for cell in found}
+    labels = list(dict.fromkeys(cell.label for cell in found if cell.rows))
     empty = Entered("", "", "", 0, ())  # where a setting leaves a method out
-    run = [part for part in parts if any(cell.rows for cell in found if cell.part == part)]
+    run = list(dict.fromkeys(cell.part for cell in found if cell.rows))
     texts = []
     if run:
-        lines = [[part, *(_ours(at.get((part, label), empty)) for label in labels)] for part in run]
-        texts.append(_table(["setting", *labels], lines))
+        lines = [_means(part, [at.get((part, label), empty) for label in labels]) for part in run]
+        texts.append(_table(["setting", *labels, "seeds"], lines))
     if run and target.against:
         others = [label for label in labels if label != target.against]
         lines = [[part, *(_apart(at.get((part, label), empty)) for label in others)] for part in run]
         texts.append(_table([f"minus `{target.against}`; {HOLM}, {WITHIN}", *others], lines))
         lines = [[part, *(at.get((part, label), empty).apart[-1] for label in others)] for part in run]
         texts.append(_table([f"last {LATE}, minus `{target.against}`", *others], lines))
+    for ours, theirs in target.rivals.items():
+        apart = {(item["part"], item["minus"]): item for item in beside(target, found) if item["of"] == ours}
+        lines = [[part, *(_told(apart.get((part, label))) for label in theirs)] for part in run]
+        texts.append(_table([f"`{ours}` minus", *theirs], lines))
+    unrun = ", ".join(f"`{label}`" for label in dict.fromkeys(cell.label for cell in found) if label not in labels)
     left = f"Settings that were not run: {len(parts) - len(run)} of {len(parts)}.\n" if run != parts else ""
-    return "\n".join(filter(None, [*texts, left]))
+    return "\n".join(filter(None, [*texts, left, f"Not run anywhere: {unrun}.\n" if run and unrun else ""]))
 
 
-def _ours(cell: Entered) -> str:
-    """What came out, and of how many seeds where some are missing: cells of one line may have different ones."""
-    return (cell.ours if cell.wanted else "") + (
-        f" ({len(cell.rows)} of {cell.wanted})" if 0 < len(cell.rows) < cell.wanted else ""
-    )
+def _means(part: str, cells: Sequence[Entered]) -> list[str]:
+    """What came out over the seeds that all methods of a setting have: others would not be comparable."""
+    seeds = [{_seed(row) for row in cell.rows if "summary" in row} for cell in cells if cell.rows]
+    common, wanted = set.intersection(*seeds), max(cell.wanted for cell in cells)
+    line = []
+    for cell in cells:
+        rows = [row for row in cell.rows if "summary" not in row or _seed(row) in common]
+        none = "no common seed" if cell.rows else cell.ours if cell.wanted else ""
+        line.append(replace(cell, rows=rows).ours if rows else none)
+    return [part, *line, f"{len(common)} of {wanted}"]
+
+
+def _seed(row: Json) -> object:
+    return cast(Json, row["summary"]).get("seed")
+
+
+def beside(target: Target, found: Sequence[Entered]) -> list[Json]:
+    """The differences of labels to their rivals, seed by seed, in every part."""
+    scores = {
+        (cell.part, cell.label): {
+            _seed(row): float(str(cast(Json, row["summary"])["accuracy"])) for row in cell.rows if "summary" in row
+        }
+        for cell in found
+    }
+    made: list[Json] = []
+    for part in dict.fromkeys(cell.part for cell in found):
+        for ours, theirs in ((ours, theirs) for ours, own in target.rivals.items() for theirs in own):
+            first, second = (scores.get((part, label), {}) for label in (ours, theirs))
+            values = tuple(first[seed] - second[seed] for seed in first if seed in second)
+            if values:
+                item = Difference(ours, theirs, values)
+                interval = item.interval() if len(values) > 1 else None
+                pair: Json = {"part": part, "of": ours, "minus": theirs}
+                made.append({**pair, "mean": item.mean, "seeds": len(values), "interval": interval})
+    return made
+
+
+def _told(item: Json | None) -> str:
+    """A difference, its interval and the number of its seeds."""
+    if item is None:
+        return ""
+    mean, interval, seeds = cast(tuple[float, tuple[float, float] | None, int], tuple(map(item.get, WORDS)))
+    return f"{between(mean, interval)}; {seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def _apart(cell: Entered) -> str:
