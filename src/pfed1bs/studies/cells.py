@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot, isfinite
+from math import hypot, isfinite, sqrt
 from typing import cast
 
 from pfed1bs.facts.printed import paper_table
@@ -10,7 +10,8 @@ from pfed1bs.report.groups import Spread
 from pfed1bs.report.records import Json
 from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
 
-CLOSE = 1.0  # points; nearer, or within two deviations of the difference, a cell counts as reproduced
+CLOSE = 1.0  # points; nearer, or within two standard errors of the difference, a cell of several seeds is reproduced
+RUNS = 10  # of each cell of the paper
 OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
 COSTS = {
     (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell for cell in paper_table()
@@ -53,9 +54,10 @@ class Entered:
         value = self.spread("accuracy")
         if value is None or self.paper is None:
             return ""
-        apart, deviation = value.mean - self.paper[0], hypot(value.deviation or 0, *self.paper[1:])
-        if abs(apart) <= max(CLOSE, 2 * deviation):
-            return "reproduced"
+        apart, seeds = value.mean - self.paper[0], value.seeds
+        error = hypot((value.deviation or 0) / sqrt(seeds), *(one / sqrt(RUNS) for one in self.paper[1:]))
+        if abs(apart) <= max(CLOSE, 2 * error):
+            return "reproduced" if seeds > 1 else "near, one seed"
         return f"differs: {abs(apart):.2f} {'higher' if apart > 0 else 'lower'}"
 
     @property
