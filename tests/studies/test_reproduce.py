@@ -218,6 +218,7 @@ def test_every_cell_of_the_paper_stands_beside_a_run(name):
         ([90.0, 100.0], "reproduced"),  # 2.83 away, within twice the standard error of 5
         ([90.0, 100.0] * 10, "differs: 2.83 lower"),  # not within twice that of 1.15
         ([97.0], "near, one seed"),
+        ([96.8], "differs: 1.03 lower"),
         ([], ""),
     ],
 )

@@ -54,8 +54,9 @@ class Entered:
         value = self.spread("accuracy")
         if value is None or self.paper is None:
             return ""
-        apart, seeds = value.mean - self.paper[0], value.seeds
-        error = hypot((value.deviation or 0) / sqrt(seeds), *(one / sqrt(RUNS) for one in self.paper[1:]))
+        (paper, spread), seeds = self.paper, value.seeds
+        own = spread if value.deviation is None else value.deviation  # one seed may be as far off as one of theirs
+        apart, error = value.mean - paper, hypot(own / sqrt(seeds), spread / sqrt(RUNS))
         if abs(apart) <= max(CLOSE, 2 * error):
             return "reproduced" if seeds > 1 else "near, one seed"
         return f"differs: {abs(apart):.2f} {'higher' if apart > 0 else 'lower'}"
