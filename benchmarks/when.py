@@ -23,7 +23,7 @@ from pfed1bs import Task, build, evaluate, federate, load, make, simulate
 from pfed1bs.algorithms import algorithm_class
 from pfed1bs.core.options import keys
 from pfed1bs.engine.contract import model_of
-from pfed1bs.engine.resting import LONGER, NEAR, smoothed
+from pfed1bs.engine.rest import LONGER, NEAR, smoothed
 from pfed1bs.runs.config import Config
 from pfed1bs.runs.environment import environment
 

@@ -15,7 +15,7 @@ from pfed1bs.core import graphs
 from pfed1bs.core.rng import stream
 from pfed1bs.data import Federation
 from pfed1bs.engine import memory, rounds
-from pfed1bs.engine.resting import resting
+from pfed1bs.engine.rest import resting
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.scores import evaluate
 from pfed1bs.nn.task import Task

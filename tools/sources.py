@@ -125,7 +125,7 @@ def _metric(own: list[dict[str, object]]) -> str:
 
 
 def _at_end(own: list[dict[str, object]], key: str) -> dict[int, float]:
-    return {run["seed"]: run[key] for run in own if key in run}
+    return {run["seed"]: run[key] for run in own if isinstance(run.get(key), float)}
 
 
 def _highest(own: list[dict[str, object]]) -> dict[int, float]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pfed1bs.data.dealing import federate
     from pfed1bs.data.sources import load
     from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State
+    from pfed1bs.engine.rest import resting
     from pfed1bs.engine.rounds import Schedule, simulate
     from pfed1bs.engine.scores import evaluate
     from pfed1bs.engine.trust import Trust
@@ -54,6 +55,7 @@ __all__ = [
     "make",
     "pack",
     "personal_model",
+    "resting",
     "sign",
     "simulate",
     "srht",
@@ -70,6 +72,7 @@ HOMES = {  # where each public name lives; loaded at first use, so that `pfed1bs
     "core.votes": ("pack", "sign", "unpack", "vote"),
     "data": ("federate", "load"),
     "engine.contract": ("Algorithm", "Batches", "Cohort", "State"),
+    "engine.rest": ("resting",),
     "engine.rounds": ("Schedule", "simulate"),
     "engine.scores": ("evaluate",),
     "engine.trust": ("Trust",),

@@ -9,7 +9,7 @@ import pytest
 from pfed1bs.cli import main as cli
 from pfed1bs.cli import terminal
 from pfed1bs.cli.help import GROUPS, HELP, PARTS
-from pfed1bs.engine import resting
+from pfed1bs.engine import rest as resting
 from pfed1bs.runs.config import load
 from pfed1bs.runs.run import Run
 

@@ -14,7 +14,7 @@ from pfed1bs.core.errors import Failure, UserError
 from pfed1bs.engine import memory
 from pfed1bs.engine.contract import Cohort, stack
 from pfed1bs.engine.exchange import rows
-from pfed1bs.engine.resting import over, resting
+from pfed1bs.engine.rest import over, resting
 from pfed1bs.engine.rounds import Progress, begin, simulate
 from pfed1bs.engine.scores import evaluate
 from pfed1bs.engine.slabs import Slabs

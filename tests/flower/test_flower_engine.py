@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flower_desk import RUN, Desk, same
-from pfed1bs.engine import resting
+from pfed1bs.engine import rest as resting
 from pfed1bs.engine.exchange import rows
 from pfed1bs.engine.rounds import simulate
 

@@ -16,7 +16,7 @@ from flower_desk import Desk
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.cli.main import main
 from pfed1bs.core.errors import UserError
-from pfed1bs.engine.resting import own_models
+from pfed1bs.engine.rest import own_models
 from pfed1bs.flower.client import Client
 from pfed1bs.flower.serving import serve
 from pfed1bs.nn.models import build

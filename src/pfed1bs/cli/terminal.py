@@ -14,7 +14,7 @@ from pfed1bs.core.errors import Interrupted
 from pfed1bs.core.extras import need
 from pfed1bs.core.options import shown
 from pfed1bs.engine.metrics import METRICS
-from pfed1bs.engine.resting import able
+from pfed1bs.engine.rest import able
 from pfed1bs.report.drawn import ENDINGS
 from pfed1bs.report.groups import groups
 from pfed1bs.report.headline import headline

@@ -101,7 +101,7 @@ class Algorithm(Protocol):
     def rests(self) -> bool:
         """Whether clients["w"] is the judged model, trained beside or from a shared one, and nothing else begins there.
 
-        Then it may stay as it is once the shared model has learnt all of a client's samples (engine/resting.py).
+        Then it may stay as it is once the shared model has learnt all of a client's samples (engine/rest.py).
         """
 
     @property

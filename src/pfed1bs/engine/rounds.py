@@ -21,7 +21,7 @@ from pfed1bs.engine.exchange import News, moved, remember, tell
 from pfed1bs.engine.ledger import Traffic, traffic
 from pfed1bs.engine.memory import fitting, housed
 from pfed1bs.engine.recorder import Recorder
-from pfed1bs.engine.resting import over
+from pfed1bs.engine.rest import over
 from pfed1bs.engine.store import Clients, device_of
 from pfed1bs.engine.trust import ALL, Trust, finite
 from pfed1bs.engine.turns import SMALLER, Diverged, Turn, changed, counted, joined, split_log

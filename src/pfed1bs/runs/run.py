@@ -19,7 +19,7 @@ from pfed1bs.engine.attacking import attacking, poisoned
 from pfed1bs.engine.contract import Algorithm
 from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.metrics import METRICS, Metric
-from pfed1bs.engine.resting import resting
+from pfed1bs.engine.rest import resting
 from pfed1bs.engine.rounds import Progress, Round, Schedule, choose, simulate
 from pfed1bs.engine.scores import Score, evaluate, visit
 from pfed1bs.nn.losses import loss_of

@@ -15,7 +15,7 @@ from pfed1bs.data import Federation
 from pfed1bs.data.normalise import Constants, of_client
 from pfed1bs.engine.contract import Algorithm, Batches, Cohort, State
 from pfed1bs.engine.exchange import rows
-from pfed1bs.engine.resting import own_models
+from pfed1bs.engine.rest import own_models
 from pfed1bs.engine.workers import alone
 from pfed1bs.nn.models import build
 from pfed1bs.runs import checkpoint

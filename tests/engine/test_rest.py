@@ -10,10 +10,10 @@ import torch
 from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.algorithms.base.trial import ALONE, PROX, Trial
 from pfed1bs.data import federate, load
-from pfed1bs.engine import resting as module
+from pfed1bs.engine import rest as module
 from pfed1bs.engine.contract import Cohort, model_of
 from pfed1bs.engine.exchange import rows
-from pfed1bs.engine.resting import LEFT, MEMORY, Resting, over, resting, smoothed
+from pfed1bs.engine.rest import LEFT, MEMORY, Resting, over, resting, smoothed
 from pfed1bs.engine.rounds import begin, conclude, prepare, simulate
 from pfed1bs.engine.turns import Turn
 from pfed1bs.nn.models import build
