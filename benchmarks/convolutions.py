@@ -4,6 +4,7 @@
 
 For every convolution of VGG8 and of VGG16: forward, gradient of the inputs, gradient of the weights, in a CUDA graph,
 and the largest difference from cuDNN beside it. `networks` has a whole step, forward and back, in each of the ways.
+A row that fails says why, and the file is written after every row.
 """
 
 import argparse
@@ -24,7 +25,10 @@ from pfed1bs.nn.stacked import Places
 from pfed1bs.runs.environment import environment
 
 SHAPES = {"VGG8": [(3, 16, 32), (16, 32, 16), (32, 64, 8), (64, 128, 4), (128, 128, 2)]}
-SHAPES["VGG16"] = [(64, 64, 32), (128, 128, 16), (256, 256, 8), (512, 512, 4)]
+SHAPES["VGG16"] = [
+    *((3, 64, 32), (64, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8)),
+    *((256, 512, 4), (512, 512, 4), (512, 512, 2)),
+]
 
 
 def ours(x, w, bias, g):
@@ -57,7 +61,7 @@ def on_streams(x, w, bias, g):
     return [torch.stack(values) for values in zip(*abreast(one, len(x), x.device), strict=True)]
 
 
-def measured(name, shape, clients, pictures):
+def measured(clients, pictures, name, shape):
     """A row: milliseconds of every way, and how far ours are from cuDNN's."""
     channels, out, size = shape
     x = torch.randn(clients, pictures, channels, size, size, device="cuda")
@@ -73,22 +77,30 @@ def measured(name, shape, clients, pictures):
     taken = {way: milliseconds(lambda call=call: call(x, w, bias, g)) for way, call in ways.items()}
     taken |= {part: milliseconds(work) for part, work in parts.items()}
     work = 2 * 3 * clients * pictures * size * size * channels * out * 9
-    return {"network": name, "shape": shape, "ms": taken, "apart": apart, "gflop": work / 1e9}
+    return {"ms": taken, "apart": apart, "gflop": work / 1e9}
 
 
-def whole(name, clients, pictures):
+def whole(clients, pictures, name):
     """Milliseconds of a forward and a backward pass of a network in each way."""
     module = build(name.lower(), (3, 32, 32), 10)
     names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
     network, taken = Network(module, names, None, None), {}
-    network._ways = lambda ways, now, x: taken.update({way: _measured(work, now) for way, work in ways.items()})
+    network._ways = lambda ways, now, x: taken.update({way: tried(_measured, work, now) for way, work in ways.items()})
     values = {
         key: value.detach().expand(clients, *value.shape).clone().cuda()
         for key, value in (*module.named_parameters(), *module.named_buffers())
     }
     x = torch.randn(clients, pictures, 3, 32, 32, device="cuda")
     network(values, x, True, Places({key: values[key] for key, _ in module.named_parameters()}, 1.0, -0.01))
-    return {"network": name, "ms": taken}
+    return {"ms": taken}
+
+
+def tried(call, *given):
+    """What a call finds, or why it fails: the others are worth having."""
+    try:
+        return call(*given)
+    except (OSError, RuntimeError) as error:
+        return {"failed": str(error)}
 
 
 def main():
@@ -99,16 +111,16 @@ def main():
     parser.add_argument("--out", type=Path)
     own = parser.parse_args()
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
-    rows = []
-    for name in own.networks.split(","):
-        for shape in SHAPES[name]:
-            rows.append(measured(name, shape, own.clients, own.pictures))
-            print(json.dumps(rows[-1]), flush=True)
-    networks = [whole(name, own.clients, own.pictures) for name in own.networks.split(",")]
-    print(*map(json.dumps, networks), sep="\n", flush=True)
-    if own.out:
-        about = {"command": shlex.join(["python", *sys.argv]), **environment("cuda")}
-        own.out.write_text(json.dumps({**about, "rows": rows, "networks": networks}, indent=1) + "\n")
+    names = own.networks.split(",")
+    works = [("rows", measured, name, shape) for name in names for shape in SHAPES[name]]
+    works += [("networks", whole, name) for name in names]
+    found = {**environment("cuda"), "command": shlex.join(["python", *sys.argv]), "rows": [], "networks": []}
+    for table, call, *given in works:
+        row = dict(zip(("network", "shape"), given, strict=False))
+        found[table].append(row | tried(call, own.clients, own.pictures, *given))
+        print(json.dumps(found[table][-1]), flush=True)
+        if own.out:
+            own.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
