@@ -3,7 +3,8 @@
     python benchmarks/convolutions.py --out results/convolutions.json
 
 For every convolution of VGG8 and of VGG16: forward, gradient of the inputs, gradient of the weights, in a CUDA graph,
-and the largest difference from cuDNN beside it. `networks` has a whole step, forward and back, in each of the ways.
+and the largest difference from cuDNN beside it. `normalisations` has BatchNorm with pooling and ReLU after each,
+beside a copy of its inputs. `networks` has a whole step, forward and back, in each of the ways.
 A row that fails says why, and the file is written after every row.
 """
 
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 from pfed1bs.core.graphs import milliseconds
 from pfed1bs.nn.cuda_convolutions import convolved, correlated
+from pfed1bs.nn.cuda_normalisations import Layer, differentiated, normalised
 from pfed1bs.nn.lanes import _measured, abreast
 from pfed1bs.nn.models import build
 from pfed1bs.nn.network import Network
@@ -80,6 +82,18 @@ def measured(clients, pictures, name, shape):
     return {"ms": taken, "apart": apart, "gflop": work / 1e9}
 
 
+def normalising(clients, pictures, name, shape):
+    """A row: milliseconds of our BatchNorm with pooling and ReLU, forward and back."""
+    _, channels, size = shape
+    x = torch.randn(clients, pictures, channels, size, size, device="cuda")
+    weight, bias, mean, var = torch.rand(4, clients, channels, device="cuda")
+    batches = torch.zeros(clients, dtype=torch.int64, device="cuda")
+    own = Layer(weight, bias, mean, var, batches, 1e-5, 0.1, True, 2, True)
+    y, kept = normalised(x, own)
+    works = {"forward": lambda: normalised(x, own), "back": lambda: differentiated(x, y, own, kept), "copy": x.clone}
+    return {"ms": {part: milliseconds(work) for part, work in works.items()}, "megabytes": x.nbytes / 1e6}
+
+
 def whole(clients, pictures, name):
     """Milliseconds of a forward and a backward pass of a network in each way."""
     module = build(name.lower(), (3, 32, 32), 10)
@@ -113,8 +127,10 @@ def main():
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
     names = own.networks.split(",")
     works = [("rows", measured, name, shape) for name in names for shape in SHAPES[name]]
+    works += [("normalisations", normalising, name, shape) for name in names for shape in SHAPES[name]]
     works += [("networks", whole, name) for name in names]
-    found = {**environment("cuda"), "command": shlex.join(["python", *sys.argv]), "rows": [], "networks": []}
+    found = {**environment("cuda"), "command": shlex.join(["python", *sys.argv])}
+    found |= {"rows": [], "normalisations": [], "networks": []}
     for table, call, *given in works:
         row = dict(zip(("network", "shape"), given, strict=False))
         found[table].append(row | tried(call, own.clients, own.pictures, *given))
