@@ -51,6 +51,20 @@ def test_all_clients_at_once_are_each_client_alone(
             torch.testing.assert_close(ours[i].cpu(), theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("channels, out", [(5, 3), (3, 5), (6, 6)])
+def test_what_is_not_a_number_stays_with_its_client(device, channels, out):
+    x, g = (torch.ones(2, 2, count, 3, 3, device=device) for count in (channels, out))
+    w, bias = weights(2, out, channels, device)
+    for value in (x, g, w, bias):
+        value[1] = torch.nan
+    found = (
+        cuda_convolutions.convolved(x, w, bias),
+        cuda_convolutions.convolved(g, w, back=True),
+        cuda_convolutions.correlated(x, g),
+    )
+    assert all(value[0].isfinite().all() and value[1].isnan().all() for value in found)
+
+
 def test_no_pictures_have_no_outputs_and_no_gradient(device):
     x, g, w = (torch.zeros(shape, device=device) for shape in ((2, 0, 3, 4, 4), (2, 0, 5, 4, 4), (2, 5, 3, 3, 3)))
     assert cuda_convolutions.convolved(x, w).shape == g.shape
