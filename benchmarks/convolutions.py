@@ -3,7 +3,9 @@
     python benchmarks/convolutions.py --out results/convolutions.json
 
 For every convolution of VGG8 and of VGG16: forward, gradient of the inputs, gradient of the weights, in a CUDA graph,
-and the largest difference from cuDNN beside it. `networks` has a whole step, forward and back, in each of the ways.
+and the largest difference from cuDNN beside it. `normalisations` has BatchNorm with pooling and ReLU after each,
+beside a copy of its inputs. `networks` has a whole step, forward and back, in each of the ways.
+A row that fails says why, and the file is written after every row.
 """
 
 import argparse
@@ -17,6 +19,7 @@ from torch.nn import functional as F
 
 from pfed1bs.core.graphs import milliseconds
 from pfed1bs.nn.cuda_convolutions import convolved, correlated
+from pfed1bs.nn.cuda_normalisations import Layer, differentiated, normalised
 from pfed1bs.nn.lanes import _measured, abreast
 from pfed1bs.nn.models import build
 from pfed1bs.nn.network import Network
@@ -24,7 +27,10 @@ from pfed1bs.nn.stacked import Places
 from pfed1bs.runs.environment import environment
 
 SHAPES = {"VGG8": [(3, 16, 32), (16, 32, 16), (32, 64, 8), (64, 128, 4), (128, 128, 2)]}
-SHAPES["VGG16"] = [(64, 64, 32), (128, 128, 16), (256, 256, 8), (512, 512, 4)]
+SHAPES["VGG16"] = [
+    *((3, 64, 32), (64, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8)),
+    *((256, 512, 4), (512, 512, 4), (512, 512, 2)),
+]
 
 
 def ours(x, w, bias, g):
@@ -57,7 +63,7 @@ def on_streams(x, w, bias, g):
     return [torch.stack(values) for values in zip(*abreast(one, len(x), x.device), strict=True)]
 
 
-def measured(name, shape, clients, pictures):
+def measured(clients, pictures, name, shape):
     """A row: milliseconds of every way, and how far ours are from cuDNN's."""
     channels, out, size = shape
     x = torch.randn(clients, pictures, channels, size, size, device="cuda")
@@ -73,22 +79,42 @@ def measured(name, shape, clients, pictures):
     taken = {way: milliseconds(lambda call=call: call(x, w, bias, g)) for way, call in ways.items()}
     taken |= {part: milliseconds(work) for part, work in parts.items()}
     work = 2 * 3 * clients * pictures * size * size * channels * out * 9
-    return {"network": name, "shape": shape, "ms": taken, "apart": apart, "gflop": work / 1e9}
+    return {"ms": taken, "apart": apart, "gflop": work / 1e9}
 
 
-def whole(name, clients, pictures):
+def normalising(clients, pictures, name, shape):
+    """A row: milliseconds of our BatchNorm with pooling and ReLU, forward and back."""
+    _, channels, size = shape
+    x = torch.randn(clients, pictures, channels, size, size, device="cuda")
+    weight, bias, mean, var = torch.rand(4, clients, channels, device="cuda")
+    batches = torch.zeros(clients, dtype=torch.int64, device="cuda")
+    own = Layer(weight, bias, mean, var, batches, 1e-5, 0.1, True, 2, True)
+    y, kept = normalised(x, own)
+    works = {"forward": lambda: normalised(x, own), "back": lambda: differentiated(x, y, own, kept), "copy": x.clone}
+    return {"ms": {part: milliseconds(work) for part, work in works.items()}, "megabytes": x.nbytes / 1e6}
+
+
+def whole(clients, pictures, name):
     """Milliseconds of a forward and a backward pass of a network in each way."""
     module = build(name.lower(), (3, 32, 32), 10)
     names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
     network, taken = Network(module, names, None, None), {}
-    network._ways = lambda ways, now, x: taken.update({way: _measured(work, now) for way, work in ways.items()})
+    network._ways = lambda ways, now, x: taken.update({way: tried(_measured, work, now) for way, work in ways.items()})
     values = {
         key: value.detach().expand(clients, *value.shape).clone().cuda()
         for key, value in (*module.named_parameters(), *module.named_buffers())
     }
     x = torch.randn(clients, pictures, 3, 32, 32, device="cuda")
     network(values, x, True, Places({key: values[key] for key, _ in module.named_parameters()}, 1.0, -0.01))
-    return {"network": name, "ms": taken}
+    return {"ms": taken}
+
+
+def tried(call, *given):
+    """What a call finds, or why it fails: the others are worth having."""
+    try:
+        return call(*given)
+    except (OSError, RuntimeError) as error:
+        return {"failed": str(error)}
 
 
 def main():
@@ -99,16 +125,18 @@ def main():
     parser.add_argument("--out", type=Path)
     own = parser.parse_args()
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
-    rows = []
-    for name in own.networks.split(","):
-        for shape in SHAPES[name]:
-            rows.append(measured(name, shape, own.clients, own.pictures))
-            print(json.dumps(rows[-1]), flush=True)
-    networks = [whole(name, own.clients, own.pictures) for name in own.networks.split(",")]
-    print(*map(json.dumps, networks), sep="\n", flush=True)
-    if own.out:
-        about = {"command": shlex.join(["python", *sys.argv]), **environment("cuda")}
-        own.out.write_text(json.dumps({**about, "rows": rows, "networks": networks}, indent=1) + "\n")
+    names = own.networks.split(",")
+    works = [("rows", measured, name, shape) for name in names for shape in SHAPES[name]]
+    works += [("normalisations", normalising, name, shape) for name in names for shape in SHAPES[name]]
+    works += [("networks", whole, name) for name in names]
+    found = {**environment("cuda"), "command": shlex.join(["python", *sys.argv])}
+    found |= {"rows": [], "normalisations": [], "networks": []}
+    for table, call, *given in works:
+        row = dict(zip(("network", "shape"), given, strict=False))
+        found[table].append(row | tried(call, own.clients, own.pictures, *given))
+        print(json.dumps(found[table][-1]), flush=True)
+        if own.out:
+            own.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

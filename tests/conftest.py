@@ -8,7 +8,7 @@ import torch
 import gpu_twin
 from fresh import Fresh
 from pfed1bs.core import cuda, cuda_bits, native, nvrtc
-from pfed1bs.nn import cuda_convolutions, cuda_steps
+from pfed1bs.nn import cuda_convolutions, cuda_normalisations, cuda_steps
 from pfed1bs.wire import messages as wire
 
 
@@ -52,7 +52,7 @@ def device(request, monkeypatch):
         return torch.device("cuda", 0)
     if gpu_twin.COMPILER is None:
         pytest.skip("no C compiler for the twin of the GPU kernels")
-    for module in (cuda, cuda_bits, cuda_convolutions, cuda_steps):
+    for module in (cuda, cuda_bits, cuda_convolutions, cuda_normalisations, cuda_steps):
         monkeypatch.setattr(module, "launch", gpu_twin.launch)
     monkeypatch.setattr(cuda, "largest", lambda device: 15)
     return torch.device("cpu")

@@ -79,7 +79,7 @@ def test_the_graphs_that_were_not_used_for_longest_are_given_up(monkeypatch):
 
 @pytest.mark.parametrize("enabled, able", [(True, True), (True, False), (False, True)])
 def test_work_is_timed_as_it_will_run(monkeypatch, enabled, able):
-    done, states, streams = [], [], []
+    done, states, streams, times = [], [], [], [9, 8, 7, 11, 10]
     before = SimpleNamespace(device="that of the work")
 
     class Recording:
@@ -95,7 +95,9 @@ def test_work_is_timed_as_it_will_run(monkeypatch, enabled, able):
                 raise RuntimeError("not permitted when stream is capturing")
 
     def event(enable_timing):
-        return SimpleNamespace(record=lambda: done.append("|"), synchronize=lambda: None, elapsed_time=lambda end: 7)
+        return SimpleNamespace(
+            record=lambda: done.append("|"), synchronize=lambda: None, elapsed_time=lambda end: times.pop()
+        )
 
     random = SimpleNamespace(clone_state=lambda: "before", graphsafe_set_state=states.append)
     fakes = {
@@ -114,7 +116,7 @@ def test_work_is_timed_as_it_will_run(monkeypatch, enabled, able):
     monkeypatch.setattr(graphs, "enabled", enabled)
     assert graphs.milliseconds(lambda: done.append("work")) == 7
     run = "replay" if enabled and able else "work"
-    assert done == ["work", "work", *(["record", "work"] if enabled else []), run, "|", run, "|"]
+    assert done == ["work", "work", *(["record", "work"] if enabled else []), run, *["|", run, "|"] * 5]
     assert states == (["before"] if enabled and not able else [])
     assert streams == [before] * enabled  # also after a recording that failed
 
@@ -245,7 +247,7 @@ def test_after_a_round_from_the_same_state_sketch_bits_agree_away_from_zero():
 
 
 @pytest.mark.gpu
-def test_convolutions_on_several_streams_agree_with_stacked_ones(monkeypatch):
+def test_convolutions_on_several_streams_and_in_our_kernels_agree_with_stacked_ones(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # torch's default: 3.7 % after eight layers
     task = Task(build("vgg8", (3, 32, 32), 10))
     w, buffers = task.init(0).repeat(5, 1).cuda(), {name: value.cuda() for name, value in task.buffers(5).items()}
@@ -253,14 +255,17 @@ def test_convolutions_on_several_streams_agree_with_stacked_ones(monkeypatch):
     y = torch.randint(10, (5, 8), generator=stream(0, "y")).cuda()
     ways = task._network._ways
     found = {}
-    for way in ("stacked", "lanes"):
+    for way in ("stacked", "lanes", "kernels"):
         ways._fastest[x.shape] = way
-        found[way] = [task.gradient(w, x, y, buffers) for _ in range(3)][-1]  # as it is, recorded, replayed
+        for _ in range(3):  # as it is, recorded, replayed
+            *gradients, after = task.gradient(w, x, y, buffers)
+            found[way] = [*gradients, task.logits(w, x, after), after]
         task._graphs = Graphs()
-    for ours, theirs in zip(found["lanes"][:2], found["stacked"][:2], strict=True):
-        assert (ours - theirs).norm() < 1e-3 * theirs.norm()
-    for name, value in found["lanes"][2].items():
-        assert torch.allclose(value, found["stacked"][2][name], rtol=1e-2, atol=1e-4), name
+    for way in ("lanes", "kernels"):
+        for ours, theirs in zip(found[way][:3], found["stacked"][:3], strict=True):
+            assert (ours - theirs).norm() < 1e-3 * theirs.norm()
+        for name, value in found[way][3].items():
+            assert torch.allclose(value, found["stacked"][3][name], rtol=1e-2, atol=1e-4), name
 
 
 @pytest.mark.gpu
@@ -269,5 +274,5 @@ def test_a_network_with_convolutions_measures_its_ways_once():
     w, buffers = task.init(0).repeat(2, 1).cuda(), {name: value.cuda() for name, value in task.buffers(2).items()}
     before = w.clone()
     task.gradient(w, torch.randn(2, 4, 3, 32, 32).cuda(), torch.zeros(2, 4, dtype=torch.int64).cuda(), buffers)
-    assert list(task._network._ways._fastest.values())[0] in ("stacked", "lanes") and torch.equal(w, before)
+    assert list(task._network._ways._fastest.values())[0] in ("stacked", "lanes", "kernels") and torch.equal(w, before)
     assert not torch.backends.cudnn.benchmark

@@ -51,6 +51,27 @@ def test_all_clients_at_once_are_each_client_alone(
             torch.testing.assert_close(ours[i].cpu(), theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("channels, out", [(5, 3), (3, 5), (6, 6)])
+def test_what_is_not_a_number_stays_with_its_client(device, channels, out):
+    x, g = (torch.ones(2, 2, count, 3, 3, device=device) for count in (channels, out))
+    w, bias = weights(2, out, channels, device)
+    for value in (x, g, w, bias):
+        value[1] = torch.nan
+    found = (
+        cuda_convolutions.convolved(x, w, bias),
+        cuda_convolutions.convolved(g, w, back=True),
+        cuda_convolutions.correlated(x, g),
+    )
+    assert all(value[0].isfinite().all() and value[1].isnan().all() for value in found)
+
+
+def test_no_pictures_have_no_outputs_and_no_gradient(device):
+    x, g, w = (torch.zeros(shape, device=device) for shape in ((2, 0, 3, 4, 4), (2, 0, 5, 4, 4), (2, 5, 3, 3, 3)))
+    assert cuda_convolutions.convolved(x, w).shape == g.shape
+    assert cuda_convolutions.convolved(g, w, back=True).shape == x.shape
+    assert torch.equal(cuda_convolutions.correlated(x, g), torch.zeros_like(w))
+
+
 def network():
     return nn.Sequential(
         *(nn.Conv2d(2, 5, 3, padding=1, bias=False), nn.BatchNorm2d(5), nn.MaxPool2d(2), nn.ReLU()),
@@ -61,6 +82,7 @@ def network():
 def test_a_network_has_the_same_outputs_and_gradients_with_our_kernels(device, monkeypatch):
     monkeypatch.setattr(cuda, "usable", lambda x, length=4: True)
     monkeypatch.setattr(nvrtc, "trouble", lambda *kernel: None)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # torch's default
     module, taken = network(), []
     names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
     steps = program(module.train(), names, None)
@@ -108,10 +130,14 @@ def test_only_single_precision_pictures_of_a_gpu_are_taken(monkeypatch):
     x, w = torch.zeros(2, 3, 4, 5, 5), torch.zeros(2, 6, 4, 3, 3)
     assert not cuda_convolutions.usable(x, w)
     monkeypatch.setattr(cuda, "usable", lambda x: True)
-    monkeypatch.setattr(nvrtc, "trouble", lambda *kernel: "it does not compile")
-    assert not cuda_convolutions.usable(x, w)
+    for bad in ("convolve", "correlate"):
+        reasons = {bad: "it does not compile"}
+        monkeypatch.setattr(nvrtc, "trouble", lambda source, kernel, options, found=reasons: found.get(kernel))
+        assert not cuda_convolutions.usable(x, w)
     monkeypatch.setattr(nvrtc, "trouble", lambda *kernel: None)
-    assert cuda_convolutions.usable(x, w)
+    assert cuda_convolutions.usable(x, w) and cuda_convolutions.usable(x, w, torch.zeros(2, 9)[:, 3:])
+    assert not cuda_convolutions.usable(x, w, torch.zeros(2, 6).double())
+    assert not cuda_convolutions.usable(x, w, torch.zeros(6, 2).T)
     assert not cuda_convolutions.usable(x, w.double()) and not cuda_convolutions.usable(x.double(), w)
     assert not cuda_convolutions.usable(x[0], w) and not cuda_convolutions.usable(x, w.transpose(3, 4))
     assert not cuda_convolutions.usable(torch.zeros(1).expand(1, 1 << 16, 4, 64, 128), w)

@@ -103,3 +103,44 @@ def test_the_fastest_way_is_taken_and_measured_once_for_every_size(monkeypatch, 
         assert torch.equal(out, w)
     chosen(ways, Pass(nn.Identity(), 2, {"w": w}, None), torch.zeros(2, 6))  # judged, at another size
     assert gone == [fastest] and len(measured) == 6
+
+
+def test_a_way_that_fails_is_said_once_and_left(monkeypatch):
+    gone = []
+
+    def broken(now):
+        raise RuntimeError("it does not compile")
+
+    def fine(now):
+        gone.append("fine")
+        return now.values["w"], now, lambda error: None
+
+    monkeypatch.setattr(lanes, "milliseconds", lambda work: work() or 1.0)
+    ways, own = Ways(), Pass(nn.Identity(), 2, {"w": torch.ones(2, 3)}, Places({}))
+    with pytest.warns(UserWarning, match="'kernels', others are taken .it does not compile") as said:
+        for size in (4, 5):
+            ways({"kernels": broken, "stacked": fine}, own, torch.zeros(2, size))
+    assert len(said) == 1 and gone == ["fine"] * 4
+
+
+def test_what_is_recorded_goes_the_way_that_it_went_before(monkeypatch):
+    gone, taped = [], [False]
+
+    def way(name):
+        return lambda now: (gone.append(name) or now.values["w"], now, lambda error: None)
+
+    monkeypatch.setattr(lanes, "_measured", lambda way, now: float(way(now) is None or gone.pop() != "kernels"))
+    monkeypatch.setattr(lanes, "recording", lambda device: taped[0])
+    ways, both = Ways(), {name: way(name) for name in ("stacked", "kernels")}
+    judged, trained = (Pass(nn.Identity(), 2, {"w": torch.ones(2, 3)}, to) for to in (None, Places({})))
+    x = torch.zeros(2, 4)
+    ways(both, judged, x)  # before anything was measured
+    ways(both, trained, x)
+    taped[0] = True
+    for now in (judged, trained):
+        ways(both, now, x)
+    assert gone == ["stacked", "kernels", "stacked", "kernels"]
+    ways(both, judged, torch.zeros(2, 5))  # never seen
+    taped[0] = False
+    ways(both, judged, torch.zeros(2, 5))
+    assert gone[4:] == ["stacked", "kernels"]

@@ -14,7 +14,10 @@ from pfed1bs.core.nvrtc import address, launch
 
 TAPS, CHUNK, PITCH = 9, 64, 68  # as in kernels/convolve.cu
 BLOCKS = 264  # of threads, so that every multiprocessor of a large device has two
-NARROWEST = (("OUT", 16), ("COLUMNS", 32))
+NARROWEST = {
+    "convolve": (("OUT", 16), ("PIXELS", 64), ("EACH", 4), ("DEPTH", 1)),
+    "correlate": (("OUT", 16), ("COLUMNS", 32)),
+}
 
 
 class Convolution(ctypes.Structure):
@@ -49,12 +52,16 @@ def known(layer: nn.Module) -> bool:
     )
 
 
-def usable(x: Tensor, w: Tensor) -> bool:
-    """Whether the kernels take inputs (K, B, in, H, W) and weights (K, out, in, 3, 3)."""
+def usable(x: Tensor, w: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether the kernels take inputs (K, B, in, H, W), weights (K, out, in, 3, 3) and biases (K, out)."""
     if x.dim() != 5 or not x.dtype == w.dtype == torch.float32 or not w[0].is_contiguous():
         return False
-    small = x[0].numel() < 1 << 31 and x[0, :, 0].numel() * w.shape[1] < 1 << 31
-    return small and cuda.usable(x) and nvrtc.trouble("convolve.cu", "correlate", NARROWEST) is None
+    if bias is not None and (bias.dtype != torch.float32 or not bias[0].is_contiguous()):
+        return False
+    sizes = x[0].numel(), x[0, :, 0].numel() * w.shape[1], w[0].numel()
+    if max(sizes) >= 1 << 31 or not cuda.usable(x):  # the kernels count the numbers of a client in 31 bits
+        return False
+    return all(nvrtc.trouble("convolve.cu", *kernel) is None for kernel in NARROWEST.items())
 
 
 def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, back: bool = False) -> Tensor:
@@ -76,8 +83,9 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, back: bool = Fal
         pixel_tiles=tiles[1], back=back,
     )  # fmt: skip
     options = (("OUT", tile), ("PIXELS", wide), ("EACH", each), ("DEPTH", depth))
-    room = depth * TAPS * (wide + tile) * 4
-    launch("convolve.cu", "convolve", options, own, x.device, clients * tiles[0] * tiles[1], shared=room)
+    blocks, room = clients * tiles[0] * tiles[1], depth * TAPS * (wide + tile + 4) * 4
+    if blocks:
+        launch("convolve.cu", "convolve", options, own, x.device, blocks, shared=room)
     return y
 
 
@@ -94,9 +102,9 @@ def correlated(x: Tensor, g: Tensor) -> Tensor:
         x=address(x), g=address(g), parts=address(parts), clients=clients, in_=channels, out=out, height=height,
         width=width, pictures=pictures, out_tiles=tiles[0], column_tiles=tiles[1], splits=splits,
     )  # fmt: skip
-    blocks, room = clients * tiles[0] * tiles[1] * splits, (tile + wide) * PITCH * 4
+    blocks, room = clients * tiles[0] * tiles[1] * splits, ((tile + wide) * PITCH + 2 * wide) * 4
     launch("convolve.cu", "correlate", (("OUT", tile), ("COLUMNS", wide)), own, x.device, blocks, shared=room)
-    return parts.sum(0)
+    return parts.sum(0) if splits > 1 else parts[0]
 
 
 def _tile(out: int) -> int:

@@ -1,6 +1,7 @@
 """Clients of a GPU side by side: each one's network on one of several streams, which a graph joins to one work."""
 
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -116,22 +117,37 @@ class Ways:
 
     Measured is a forward and a backward pass, inside a graph where steps are recorded, on a copy of the values. A pass
     that is not differentiated goes the way of those that are. The libraries' own ways of convolving are measured too,
-    by them.
+    by them. A way that fails is said once and left.
     """
 
     def __init__(self) -> None:
         self._fastest: dict[torch.Size, str] = {}
+        self._gone: dict[Hashable, str] = {}  # the last way of every kind of pass
+        self._said: set[str] = set()
 
     def __call__(self, ways: Mapping[str, Way], now: Pass, x: Tensor) -> tuple[Tensor, Pass, Backward]:
         """The outputs, the pass that made them, and the way back."""
-        known = x.shape in self._fastest
-        if now.places is not None and not known and not torch.cuda.is_current_stream_capturing():
-            taken = {name: _measured(way, now) for name, way in ways.items()}
+        kind, taped = (x.shape, x.device, now.module.training, now.places is None), recording(x.device)
+        if now.places is not None and x.shape not in self._fastest and not taped:
+            taken = {name: self._taken(name, way, now) for name, way in ways.items()}
             self._fastest[x.shape] = min(taken, key=taken.__getitem__)
         chosen = self._fastest.get(x.shape) or next(iter(self._fastest.values()), next(iter(ways)))
+        if taped:  # the way gone before, whose kernels are loaded: nothing can be compiled now
+            chosen = self._gone.get(kind, next(iter(ways)))
+        self._gone[kind] = chosen
         with _tuned():
             outputs, done, back = ways[chosen](now)
         return outputs, done, _tuned()(back)
+
+    def _taken(self, name: str, way: Way, now: Pass) -> float:
+        """Milliseconds of a way, infinite if it fails."""
+        try:
+            return _measured(way, now)
+        except RuntimeError as error:
+            if name not in self._said:
+                warnings.warn(f"convolutions cannot go the way {name!r}, others are taken ({error})", stacklevel=2)
+            self._said.add(name)
+            return inf
 
 
 def _measured(way: Way, now: Pass) -> float:

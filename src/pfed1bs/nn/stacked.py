@@ -168,8 +168,8 @@ def convolution(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
     other = weighted(node, sources, own)
 
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[object, Pull | None]:
-        x, weight = tensor(values[source]), now.values[weight_name]
-        if not (now.kernels and cuda_convolutions.usable(x := x.contiguous(), weight)):
+        x, weight, bias = tensor(values[source]), now.values[weight_name], now.values.get(bias_name)
+        if not (now.kernels and cuda_convolutions.usable(x := x.contiguous(), weight, bias)):
             return other(now, values)
 
         def pull(now: Pass, g: Tensor) -> list[Tensor]:
@@ -180,7 +180,7 @@ def convolution(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
                 now.late.append((bias_name, g.sum((1, 3, 4))))
             return [cuda_convolutions.convolved(g, weight, back=True)] if sources else []
 
-        return cuda_convolutions.convolved(x, weight, now.values.get(bias_name)), pull
+        return cuda_convolutions.convolved(x, weight, bias), pull
 
     return step
 

@@ -1,15 +1,16 @@
 """Which steps a module consists of, found by tracing it."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from pfed1bs.nn import cuda_convolutions
+from pfed1bs.nn import cuda_convolutions, cuda_normalisations
 from pfed1bs.nn.dropout import Dropout
+from pfed1bs.nn.normalised import normalisation
 from pfed1bs.nn.sequences import embedding, recurrent
 from pfed1bs.nn.sequences import known as known_sequence
 from pfed1bs.nn.stacked import Nodes, Program, Step, convolution, linear, measured, plain, relu, reshaped, weighted
@@ -107,7 +108,33 @@ class _Compiler:
                 self.live.add(node)
             steps.append((node, step, sources))
         whole = isinstance(last.args[0], fx.Node) and last.args[0] in self.live
-        return Program(first, steps, last.args[0]) if whole else "its outputs do not depend on its weights"
+        return Program(first, self.joined(steps), last.args[0]) if whole else "its outputs do not depend on its weights"
+
+    def joined(self, steps: Sequence[tuple[fx.Node, Step, Nodes]]) -> list[tuple[fx.Node, Step, Nodes]]:
+        """The steps, those of a normalisation and of the pooling and ReLU that follow it as one."""
+        found, taken = [], set[fx.Node]()
+        known = {node: step for node, step, _ in steps}
+        for node, step, sources in steps:
+            if node.op == "call_module" and cuda_normalisations.known(self.module.get_submodule(str(node.target))):
+                after = self.after(node)
+                taken.update(after.values())
+                parts = [(part, known[part]) for part in (node, *after.values())]
+                found.append((parts[-1][0], normalisation(parts, sources, [*after]), sources))
+            elif node not in taken:
+                found.append((node, step, sources))
+        return found
+
+    def after(self, node: fx.Node) -> dict[str, fx.Node]:
+        """The ReLU and the pooling that alone use a node or each other, by name and in their order."""
+        found: dict[str, fx.Node] = {}
+        while len(node.users) == 1:
+            [node] = node.users
+            pools = node.op == "call_module" and cuda_normalisations.halves(self.module.get_submodule(str(node.target)))
+            name = "pool" if pools else "relu" if _kind(self.module, node) in RELUS else ""
+            if not name or name in found:
+                break
+            found[name] = node
+        return found
 
     def layer(self, node: fx.Node, sources: Nodes) -> Step | None:
         """The step of a known layer; None for others, and for weights that go by another name (tied ones)."""

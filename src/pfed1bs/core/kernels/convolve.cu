@@ -16,54 +16,59 @@ typedef struct {
     int back; /* w is (in, out, taps from the last to the first): the gradient of the inputs */
 } Convolution;
 
+/* Bit r: the neighbour (r / 3 - 1, r % 3 - 1) of a pixel lies in the picture. */
+DEVICE int neighbours(int height, int width, int place) {
+    const int row = place / width, column = place % width;
+    const int rows = (row > 0 ? 7 : 0) | 7 << 3 | (row + 1 < height ? 7 << 6 : 0);
+    return rows & ((column > 0 ? 73 : 0) | 73 << 1 | (column + 1 < width ? 73 << 2 : 0));
+}
+
 #ifdef PIXELS
 #define ACROSS (PIXELS / EACH)             /* threads for the pixels of one output */
 #define OUTS (OUT / (THREADS / ACROSS))    /* outputs of a thread */
 #define ROWS (DEPTH * TAPS)
-
-DEVICE long long place_of(const Convolution *c, long long pixel, int channels) {
-    const int area = c->height * c->width;
-    return pixel / area * channels * area + pixel % area;
-}
-
-/* Bit r: the neighbour (r / 3 - 1, r % 3 - 1) of a pixel lies in the picture. */
-DEVICE int neighbours(int height, int width, int place) {
-    const int row = place / width, column = place % width;
-    int there = 0;
-    for (int r = 0; r < TAPS; r++) {
-        const int y = row + r / 3 - 1, x = column + r % 3 - 1;
-        there |= (y >= 0 && y < height && x >= 0 && x < width) << r;
-    }
-    return there;
-}
+#define BESIDE (OUT + 4) /* weights of one row and the next, at different banks */
 
 KERNEL_WITH(THREADS, 3) convolve(CONSTANT Convolution c) {
     SHARED(float, store);
     float *xs = store, *ws = store + ROWS * PIXELS;
-    const int area = c.height * c.width, first_out = (int)(BLOCK / c.pixel_tiles % c.out_tiles) * OUT;
-    const long long client = BLOCK / c.pixel_tiles / c.out_tiles, pixels = (long long)c.pictures * area;
-    const long long first = BLOCK % c.pixel_tiles * PIXELS;
+    const unsigned block = (unsigned)BLOCK, area = c.height * c.width, pixels = c.pictures * area;
+    const int first_out = (int)(block / c.pixel_tiles % c.out_tiles) * OUT;
+    const long long client = block / c.pixel_tiles / c.out_tiles;
+    const unsigned first = block % c.pixel_tiles * PIXELS;
+    const unsigned mine = first + THREAD % PIXELS, picture = mine / area; /* whose neighbours this thread fetches */
+    const int there = mine < pixels ? neighbours(c.height, c.width, (int)(mine - picture * area)) : 0;
     const float *x = c.x + client * c.in_ * pixels, *w = c.w + client * c.w_step;
-    const long long mine = first + THREAD % PIXELS; /* whose neighbours this thread fetches */
-    const int there = mine < pixels ? neighbours(c.height, c.width, (int)(mine % area)) : 0;
-    const float *centre = x + (mine < pixels ? place_of(&c, mine, c.in_) : 0);
+    const float *centre = x + (mine < pixels ? (long long)picture * c.in_ * area + (mine - picture * area) : 0);
     const int across = THREAD % ACROSS, outs = THREAD / ACROSS * OUTS;
     float sums[OUTS][EACH];
     _Pragma("unroll") for (int o = 0; o < OUTS; o++)
         _Pragma("unroll") for (int p = 0; p < EACH; p++) sums[o][p] = 0;
     for (int channel = 0; channel < c.in_; channel += DEPTH) {
         SYNCHRONISE;
-        for (int q = THREAD / PIXELS; q < ROWS; q += THREADS / PIXELS) {
-            const int from = channel + q / TAPS, r = q % TAPS;
-            const int known = from < c.in_ && (there >> r & 1);
-            xs[q * PIXELS + THREAD % PIXELS] =
-                known ? centre[(long long)from * area + (r / 3 - 1) * c.width + r % 3 - 1] : 0;
+        _Pragma("unroll") for (int d = 0; d < DEPTH; d += THREADS / PIXELS) {
+            const int deep = d + THREAD / PIXELS, from = channel + deep;
+            if (deep >= DEPTH) continue;
+            const int known = from < c.in_ ? there : 0;
+            const float *at = centre + (known ? from * area : 0);
+            float *to = xs + deep * TAPS * PIXELS + THREAD % PIXELS;
+            _Pragma("unroll") for (int r = 0; r < TAPS; r++)
+                to[r * PIXELS] = known >> r & 1 ? at[(r / 3 - 1) * c.width + r % 3 - 1] : 0;
         }
-        for (int i = THREAD; i < OUT * ROWS; i += THREADS) {
-            const int o = first_out + i % OUT, q = i / OUT, from = channel + q / TAPS, r = q % TAPS;
-            const int known = o < c.out && from < c.in_;
-            ws[i] = !known ? 0 : c.back ? w[(from * c.out + o) * TAPS + TAPS - 1 - r] : w[(o * c.in_ + from) * TAPS + r];
-        }
+        if (c.back) /* along the weights of an input */
+            for (int i = THREAD; i < OUT * ROWS; i += THREADS) {
+                const int d = i / (OUT * TAPS), at = i % (OUT * TAPS);
+                const int known = channel + d < c.in_ && at < (c.out - first_out) * TAPS;
+                const float value = w[known ? ((channel + d) * c.out + first_out) * TAPS + at : 0];
+                ws[(d * TAPS + TAPS - 1 - at % TAPS) * BESIDE + at / TAPS] = known ? value : 0;
+            }
+        else /* along those of an output */
+            for (int i = THREAD; i < OUT * ROWS; i += THREADS) {
+                const int o = i / ROWS, at = i % ROWS;
+                const int known = first_out + o < c.out && at < (c.in_ - channel) * TAPS;
+                const float value = w[known ? ((first_out + o) * c.in_ + channel) * TAPS + at : 0];
+                ws[at * BESIDE + o] = known ? value : 0;
+            }
         SYNCHRONISE;
         for (int q = 0; q < ROWS; q++) {
             float values[EACH], weights[OUTS];
@@ -71,19 +76,27 @@ KERNEL_WITH(THREADS, 3) convolve(CONSTANT Convolution c) {
                 const float4 four = *(const float4 *)(xs + q * PIXELS + 4 * across + p * ACROSS);
                 values[p] = four.x, values[p + 1] = four.y, values[p + 2] = four.z, values[p + 3] = four.w;
             }
-            _Pragma("unroll") for (int o = 0; o < OUTS; o++) weights[o] = ws[q * OUT + outs + o];
+            _Pragma("unroll") for (int o = 0; o < OUTS; o++) weights[o] = ws[q * BESIDE + outs + o];
             _Pragma("unroll") for (int o = 0; o < OUTS; o++)
                 _Pragma("unroll") for (int p = 0; p < EACH; p++) sums[o][p] += weights[o] * values[p];
         }
     }
     float *y = c.y + client * c.out * pixels;
-    _Pragma("unroll") for (int p = 0; p < EACH; p++) {
-        const long long pixel = first + 4 * across + p / 4 * 4 * ACROSS + p % 4;
-        if (pixel >= pixels) continue;
-        const long long place = place_of(&c, pixel, c.out);
+    _Pragma("unroll") for (int p = 0; p < EACH; p += 4) {
+        const unsigned pixel = first + 4 * across + p * ACROSS;
         _Pragma("unroll") for (int o = 0; o < OUTS; o++) {
             const int out = first_out + outs + o;
-            if (out < c.out) y[place + (long long)out * area] = sums[o][p] + (c.bias ? c.bias[client * c.bias_step + out] : 0);
+            if (out >= c.out || pixel >= pixels) continue;
+            const float b = c.bias ? c.bias[client * c.bias_step + out] : 0;
+            const float4 four = {sums[o][p] + b, sums[o][p + 1] + b, sums[o][p + 2] + b, sums[o][p + 3] + b};
+            if (area % 4 == 0) { /* four pixels lie in one picture, at an address for all of them */
+                const unsigned of = pixel / area;
+                *(float4 *)(y + ((long long)of * c.out + out) * area + (pixel - of * area)) = four;
+            } else {
+                const float values[4] = {four.x, four.y, four.z, four.w};
+                for (int i = 0; i < 4 && pixel + i < pixels; i++)
+                    y[((long long)((pixel + i) / area) * c.out + out) * area + (pixel + i) % area] = values[i];
+            }
         }
     }
 }
@@ -102,28 +115,43 @@ typedef struct {
 KERNEL_WITH(THREADS, 3) correlate(CONSTANT Correlation c) {
     SHARED(float, store);
     float *xs = store, *gs = store + COLUMNS * PITCH;
-    const int area = c.height * c.width, all = c.in_ * TAPS;
-    const int first_column = (int)(BLOCK % c.column_tiles) * COLUMNS;
-    const int first_out = (int)(BLOCK / c.column_tiles % c.out_tiles) * OUT;
-    const long long rest = BLOCK / c.column_tiles / c.out_tiles, client = rest % c.clients, split = rest / c.clients;
-    const long long pixels = (long long)c.pictures * area, chunks = (pixels + CHUNK - 1) / CHUNK;
+    int *steps = (int *)(gs + OUT * PITCH), *taps = steps + COLUMNS; /* of the columns; 31: none */
+    const unsigned block = (unsigned)BLOCK, area = c.height * c.width, pixels = c.pictures * area;
+    const int first_column = (int)(block % c.column_tiles) * COLUMNS, all = c.in_ * TAPS;
+    const int first_out = (int)(block / c.column_tiles % c.out_tiles) * OUT;
+    const unsigned rest = block / c.column_tiles / c.out_tiles;
+    const long long client = rest % c.clients, split = rest / c.clients, chunks = (pixels + CHUNK - 1) / CHUNK;
     const float *x = c.x + client * c.in_ * pixels, *g = c.g + client * c.out * pixels;
     const int column = THREAD % 16, out = THREAD / 16, lane = THREAD % CHUNK;
     float sums[OUTS][WIDE];
     _Pragma("unroll") for (int o = 0; o < OUTS; o++)
         _Pragma("unroll") for (int q = 0; q < WIDE; q++) sums[o][q] = 0;
-    for (long long chunk = chunks * split / c.splits; chunk < chunks * (split + 1) / c.splits; chunk++) {
-        const long long pixel = chunk * CHUNK + lane, picture = pixel / area;
-        const int place = (int)(pixel % area), row = place / c.width, beside = place % c.width;
+    for (int q = THREAD; q < COLUMNS; q += THREADS) {
+        const int at = first_column + q, r = at % TAPS;
+        steps[q] = at < all ? at / TAPS * (int)area + (r / 3 - 1) * c.width + r % 3 - 1 : 0;
+        taps[q] = at < all ? r : 31;
+    }
+    const int last = (int)(chunks * (split + 1) / c.splits);
+    for (int chunk = (int)(chunks * split / c.splits); chunk < last; chunk++) {
+        const unsigned pixel = (unsigned)chunk * CHUNK + lane, picture = pixel / area;
+        const int place = (int)(pixel - picture * area), inside = pixel < pixels;
+        const int there = inside ? neighbours(c.height, c.width, place) : 0;
+        const float *from = x + (inside ? (long long)picture * c.in_ * area + place : 0);
+        const float *errors = g + (inside ? (long long)picture * c.out * area + place : 0);
         SYNCHRONISE;
-        for (int q = THREAD / CHUNK; q < COLUMNS; q += THREADS / CHUNK) {
-            const int at = first_column + q, y = row + at % TAPS / 3 - 1, z = beside + at % 3 - 1;
-            const int known = at < all && pixel < pixels && y >= 0 && y < c.height && z >= 0 && z < c.width;
-            xs[q * PITCH + lane] = known ? x[(picture * c.in_ + at / TAPS) * area + y * c.width + z] : 0;
+        float found[COLUMNS * CHUNK / THREADS]; /* all under way before the first is stored */
+        _Pragma("unroll") for (int i = 0; i < COLUMNS * CHUNK / THREADS; i++) {
+            const int q = i * (THREADS / CHUNK) + THREAD / CHUNK, known = there >> taps[q] & 1;
+            const float value = from[known ? steps[q] : 0];
+            found[i] = known ? value : 0;
         }
-        for (int o = THREAD / CHUNK; o < OUT; o += THREADS / CHUNK) {
-            const int known = first_out + o < c.out && pixel < pixels;
-            gs[o * PITCH + lane] = known ? g[(picture * c.out + first_out + o) * area + place] : 0;
+        _Pragma("unroll") for (int i = 0; i < COLUMNS * CHUNK / THREADS; i++)
+            xs[(i * (THREADS / CHUNK) + THREAD / CHUNK) * PITCH + lane] = found[i];
+        _Pragma("unroll") for (int i = 0; i < OUT; i += THREADS / CHUNK) {
+            const int o = i + THREAD / CHUNK;
+            const int known = inside && first_out + o < c.out;
+            const float value = errors[known ? (first_out + o) * (int)area : 0];
+            gs[o * PITCH + lane] = known ? value : 0;
         }
         SYNCHRONISE;
         for (int p = 0; p < CHUNK; p += 4) {
