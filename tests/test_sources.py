@@ -212,3 +212,12 @@ def test_the_highest_evaluation_of_curves_and_the_way_to_the_end_are_sources(res
     assert sources.traced("90.75", ["runs.json"])  # the mean of 90 and 91.5
     assert sources.traced("-10.00", ["runs.json"])  # from there to the end
     assert not sources.traced("91.50", ["runs.json"])  # of one run
+
+
+def test_an_interval_stands_around_one_of_the_numbers_before_it():
+    names = ["table-main/table.json"]
+    right = "It is -0.08 (-0.12 to -0.05) there, and on MNIST (0.06 above it, 95 % interval 0.00 to 0.12) not."
+    assert [*sources.uncertain(right, names)] == [*sources.uncertain("It is 0.08 (0.05 to 0.12) below.", names)] == []
+    for wrong in ("-0.08 (-0.12 to -0.04)", "0.06 (0.05 to 0.12)", "0.09 (0.05 to 0.12)", "(0.05 to 0.12)"):
+        assert len([*sources.uncertain(f"It is {wrong}.", names)]) == 1
+    assert [*sources.uncertain("It is 0.08 (0.05 to 0.12) below.", [])] != []

@@ -8,9 +8,11 @@ Its sources are the files that its block (a paragraph, a list entry, a table) na
 it names, until the next heading. A file gives all numbers in it; of runs also means, deviations, differences over
 common seeds and their intervals, by label, KiB beside MiB a round, the first evaluation of every curve, and the one
 with the highest mean over seeds: that mean, the way from it to the end, and differences there. A number that is no
-result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`.
+result of a run (an option, a size, something worked out) is named: `<!-- given: 0.3 -->`. An interval, "(0.1 to 0.3",
+must stand in one of the files around one of the four numbers before it, up to the sign of all three.
 In docs/algorithms.md tables and options are those that the code prints, by test, and are left out. Small numbers with
-few digits are found in many files: this shows that a source is named and fits, not that it was read with care.
+few digits are found in many files: but for intervals this shows that a source is named and fits, not that it was
+read with care.
 """
 
 import json
@@ -36,6 +38,7 @@ FILE = re.compile(r"results/([\w./-]+\.json)")
 GIVEN = re.compile(r"<!-- given: ([^>]*) -->")
 TABLE = re.compile(r"(<!-- results/([\w./-]+\.md) -->\n).*?(<!-- end -->)", re.DOTALL)
 PRINTED = ("| method |", "| option |", "- `")  # by the code
+INTERVAL = re.compile(r"\((?:[^()|]{0,60}?)(-?\d+\.\d+) to (-?\d+\.\d+)")
 ASIDE = re.compile(r"```.*?```|<!-- results/[\w./-]+\.md -->.*?<!-- end -->", re.DOTALL)
 
 
@@ -74,6 +77,48 @@ def printed(name: str, digits: int) -> frozenset[str]:
     return frozenset(f"{value * factor:.{digits}f}" for value in known for factor in (1, 100))
 
 
+def uncertain(block: str, names: Iterable[str]) -> Iterator[str]:
+    """The intervals of a block that no file has around a number before them."""
+    plain = re.sub(r"<!--.*?-->|`[^`]*`|\]\([^)]*\)", "", block, flags=re.DOTALL)
+    given = {number for found in GIVEN.findall(block) for number in found.split()}
+    for found in INTERVAL.finditer(plain):
+        before = [text.lstrip("+-") for text in NUMBER.findall(plain[: found.start(1)])[-4:]]
+        ends = [text.lstrip("-") for text in found.groups()]
+        digits = len(ends[0].partition(".")[2])
+        known = {three for name in names for three in around(name, digits)}
+        if not ({*ends} <= given or any((text, *ends) in known for text in before)):
+            yield f"{before[-1] if before else ''} ({found[1]} to {found[2]})"
+
+
+@cache
+def around(name: str, digits: int) -> frozenset[tuple[str, str, str]]:
+    """Every number of a file with the ends of an interval around it, as they are printed, without signs."""
+    path = ROOT / "results" / name
+    if not path.exists():
+        return frozenset()
+    plain = json.loads(path.read_text())
+    runs = table(path) if isinstance(plain, dict) and _runs(plain) else []
+    found = [*_intervals(plain), *(three for three in _pairs(runs) if len(three) == 3)]
+    return frozenset(
+        tuple(f"{abs(value * factor):.{digits}f}" for value in (mean, *ends))
+        for mean, low, high in found
+        for ends in ((low, high), (high, low))
+        for factor in (1, 100)
+    )
+
+
+def _intervals(plain: object) -> Iterator[tuple[float, float, float]]:
+    if isinstance(plain, dict):
+        pairs = [value for value in plain.values() if isinstance(value, list) and len(value) == 2]
+        pairs += [[plain["low"], plain["high"]]] if {"low", "high"} <= {*plain} else []
+        for low, high in (pair for pair in pairs if all(isinstance(end, int | float) for end in pair)):
+            yield from (
+                (value, low, high) for value in plain.values() if isinstance(value, float) and low <= value <= high
+            )
+    for inner in plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ():
+        yield from _intervals(inner)
+
+
 @cache
 def values(name: str) -> frozenset[float]:
     """All numbers that a file gives."""
@@ -101,10 +146,7 @@ def _leaves(plain: object) -> Iterator[float]:
 
 def _derived(runs: list[dict[str, object]]) -> Iterator[float]:
     """Means and deviations of every number by label, and paired differences of accuracies."""
-    labels: dict[str, list[dict[str, object]]] = {}
-    for run in runs:
-        labels.setdefault(str(run["label"]), []).append(run)
-    for own in labels.values():
+    for own in _by_label(runs):
         for key in own[0]:
             found = [run.get(key) for run in own]
             if all(isinstance(value, int | float) for value in found):
@@ -112,12 +154,28 @@ def _derived(runs: list[dict[str, object]]) -> Iterator[float]:
                 yield from (fmean(found), stdev(found) if len(found) > 1 else 0.0)
         yield from (run["curve"][0][-1] for run in own if run.get("curve"))
         highest = _highest(own)
-        yield from (fmean(highest.values()), *_apart(_at_end(own, _metric(own)), highest)) if highest else ()
-    for first, second in permutations(labels.values(), 2):
+        yield from [fmean(highest.values())] if highest else ()
+    for pair in _pairs(runs):
+        yield from pair
+
+
+def _pairs(runs: list[dict[str, object]]) -> Iterator[list[float]]:
+    """Paired differences: of labels at the end and at their highest, and of one label from its highest to its end."""
+    labels = _by_label(runs)
+    for own in labels:
+        yield _apart(_at_end(own, _metric(own)), _highest(own))
+    for first, second in permutations(labels, 2):
         metric = _metric(first)
-        for key in (metric, f"{metric}_late", f"{metric}_newcomers"):
-            yield from _apart(_at_end(first, key), _at_end(second, key))
-        yield from _apart(_highest(first), _highest(second))
+        for key in (metric, f"{metric}_late", f"{metric}_newcomers", "distance"):
+            yield _apart(_at_end(first, key), _at_end(second, key))
+        yield _apart(_highest(first), _highest(second))
+
+
+def _by_label(runs: list[dict[str, object]]) -> list[list[dict[str, object]]]:
+    labels: dict[str, list[dict[str, object]]] = {}
+    for run in runs:
+        labels.setdefault(str(run["label"]), []).append(run)
+    return [*labels.values()]
 
 
 def _metric(own: list[dict[str, object]]) -> str:
@@ -136,12 +194,11 @@ def _highest(own: list[dict[str, object]]) -> dict[int, float]:
     return {} if best is None else {seed: curve[best] for seed, curve in curves.items()}
 
 
-def _apart(ours: dict[int, float], theirs: dict[int, float]) -> Iterator[float]:
-    """The mean difference over common seeds, and its interval."""
-    values = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-    if values:
-        spread = Spread.of(values)
-        yield from (spread.mean, *(spread.interval or ()))
+def _apart(ours: dict[int, float], theirs: dict[int, float]) -> list[float]:
+    """The mean difference over common seeds, and its interval; nothing without any."""
+    found = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    spread = Spread.of(found) if found else None
+    return [spread.mean, *(spread.interval or ())] if spread else []
 
 
 def missing() -> list[str]:
@@ -152,6 +209,7 @@ def missing() -> list[str]:
             if page.endswith("algorithms.md") and block.startswith(PRINTED):
                 continue
             wrong = [number for number in numbers(block) if not traced(number, FILE.findall(named))]
+            wrong += uncertain(block, FILE.findall(named))
             found += [f"{page}: {number} in: {' '.join(block.split())[:70]}" for number in wrong]
     return found
 
