@@ -20,7 +20,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import permutations
+from itertools import chain, permutations
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -93,12 +93,7 @@ def uncertain(block: str, names: Iterable[str]) -> Iterator[str]:
 @cache
 def around(name: str, digits: int) -> frozenset[tuple[str, str, str]]:
     """Every number of a file with the ends of an interval around it, as they are printed, without signs."""
-    path = ROOT / "results" / name
-    if not path.exists():
-        return frozenset()
-    plain = json.loads(path.read_text())
-    runs = table(path) if isinstance(plain, dict) and _runs(plain) else []
-    found = [*_intervals(plain), *(three for three in _pairs(runs) if len(three) == 3)]
+    found = [*_intervals(read(name)[0]), *(three for three in pairs(name) if len(three) == 3)]
     return frozenset(
         tuple(f"{abs(value * factor):.{digits}f}" for value in (mean, *ends))
         for mean, low, high in found
@@ -122,12 +117,18 @@ def _intervals(plain: object) -> Iterator[tuple[float, float, float]]:
 @cache
 def values(name: str) -> frozenset[float]:
     """All numbers that a file gives."""
+    plain, runs = read(name)
+    return frozenset({*_leaves(plain), *_derived(runs), *chain(*pairs(name))})
+
+
+@cache
+def read(name: str) -> tuple[object, list[dict[str, object]]]:
+    """What a file holds, and its runs; nothing for a pattern of names."""
     path = ROOT / "results" / name
-    if not path.exists():  # a pattern of names
-        return frozenset()
+    if not path.exists():
+        return {}, []
     plain = json.loads(path.read_text())
-    runs = table(path) if isinstance(plain, dict) and _runs(plain) else []
-    return frozenset({*_leaves(plain), *_derived(runs)})
+    return plain, table(path) if isinstance(plain, dict) and _runs(plain) else []
 
 
 def _runs(plain: dict[str, object]) -> bool:
@@ -145,7 +146,7 @@ def _leaves(plain: object) -> Iterator[float]:
 
 
 def _derived(runs: list[dict[str, object]]) -> Iterator[float]:
-    """Means and deviations of every number by label, and paired differences of accuracies."""
+    """Means and deviations of every number by label."""
     for own in _by_label(runs):
         for key in own[0]:
             found = [run.get(key) for run in own]
@@ -155,20 +156,19 @@ def _derived(runs: list[dict[str, object]]) -> Iterator[float]:
         yield from (run["curve"][0][-1] for run in own if run.get("curve"))
         highest = _highest(own)
         yield from [fmean(highest.values())] if highest else ()
-    for pair in _pairs(runs):
-        yield from pair
 
 
-def _pairs(runs: list[dict[str, object]]) -> Iterator[list[float]]:
+@cache
+def pairs(name: str) -> list[list[float]]:
     """Paired differences: of labels at the end and at their highest, and of one label from its highest to its end."""
-    labels = _by_label(runs)
-    for own in labels:
-        yield _apart(_at_end(own, _metric(own)), _highest(own))
+    labels = _by_label(read(name)[1])
+    found = [_apart(_at_end(own, _metric(own)), _highest(own)) for own in labels]
     for first, second in permutations(labels, 2):
         metric = _metric(first)
         for key in (metric, f"{metric}_late", f"{metric}_newcomers", "distance"):
-            yield _apart(_at_end(first, key), _at_end(second, key))
-        yield _apart(_highest(first), _highest(second))
+            found.append(_apart(_at_end(first, key), _at_end(second, key)))
+        found.append(_apart(_highest(first), _highest(second)))
+    return found
 
 
 def _by_label(runs: list[dict[str, object]]) -> list[list[dict[str, object]]]:

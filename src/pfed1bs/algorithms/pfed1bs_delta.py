@@ -150,5 +150,5 @@ class PFed1BSDelta(Following):
     @property
     def remark(self) -> str:
         """What noise from a known seed does not do, and options that do nothing beside the others."""
-        without = [] if self.epsilon else ["loudness"]
-        return " ".join(filter(None, (REHEARSAL if self.epsilon else "", super().remark, self.idle(*without))))
+        noise = REHEARSAL if self.epsilon else self.idle("loudness")
+        return "; ".join(filter(None, (noise, super().remark)))

@@ -26,7 +26,6 @@ from pfed1bs.studies.sweeps import against
 SUBSETS = {"cifar100": "20,000 of 60,000 pictures", "svhn": "20,000 of 99,289 pictures, classes balanced"}
 HOLM, WITHIN = "p if equal (Holm)", f"p if {MARGIN} apart"  # heads of what a difference was tested for
 DRAWN = {**PICTURES, **METHODS}
-WORDS = "mean", "interval", "seeds"  # of a difference
 LAST = {**LOGGED, "loss": "training loss"}  # of curves
 
 
@@ -82,7 +81,11 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     for name in ("commit", "device", "torch"):
         about[name] = sorted({str(cast(Json, row["env"])[name]) for row in rows})
     about |= {"finished": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
-    about |= {"rivals": beside(target, found)} if target.rivals else {}
+    apart = [
+        {"part": part, "of": ours, "minus": theirs, "mean": it.difference, "seeds": it.seeds, "interval": it.interval}
+        for (part, ours, theirs), it in rivals(target, found).items()
+    ]
+    about |= {"rivals": apart} if target.rivals else {}
     written(folder / "table.json", json.dumps(about, indent=1) + "\n")
     written(folder / "table.md", markdown(target, found))
     if rows and not target.of:
@@ -143,9 +146,9 @@ def _across(target: Target, found: Sequence[Entered], parts: Sequence[str]) -> s
         texts.append(_table([f"minus `{target.against}`; {HOLM}, {WITHIN}", *others], lines))
         lines = [[part, *(at.get((part, label), empty).apart[-1] for label in others)] for part in run]
         texts.append(_table([f"last {LATE}, minus `{target.against}`", *others], lines))
+    apart = rivals(target, found)
     for ours, theirs in target.rivals.items():
-        apart = {(item["part"], item["minus"]): item for item in beside(target, found) if item["of"] == ours}
-        lines = [[part, *(_told(apart.get((part, label))) for label in theirs)] for part in run]
+        lines = [[part, *(_told(apart.get((part, ours, label))) for label in theirs)] for part in run]
         texts.append(_table([f"`{ours}` minus", *theirs], lines))
     unrun = ", ".join(f"`{label}`" for label in dict.fromkeys(cell.label for cell in found) if label not in labels)
     left = f"Settings that were not run: {len(parts) - len(run)} of {len(parts)}.\n" if run != parts else ""
@@ -168,33 +171,23 @@ def _seed(row: Json) -> object:
     return cast(Json, row["summary"]).get("seed")
 
 
-def beside(target: Target, found: Sequence[Entered]) -> list[Json]:
-    """The differences of labels to their rivals, seed by seed, in every part."""
-    scores = {
-        (cell.part, cell.label): {
-            _seed(row): float(str(cast(Json, row["summary"])["accuracy"])) for row in cell.rows if "summary" in row
-        }
-        for cell in found
-    }
-    made: list[Json] = []
+def rivals(target: Target, found: Sequence[Entered]) -> dict[tuple[str, str, str], Verdict]:
+    """Labels beside their rivals in every part, by part and both labels."""
+    rows = {(cell.part, cell.label): cell.rows for cell in found}
+    pairs = [(ours, theirs) for ours, own in target.rivals.items() for theirs in own]
+    made = {}
     for part in dict.fromkeys(cell.part for cell in found):
-        for ours, theirs in ((ours, theirs) for ours, own in target.rivals.items() for theirs in own):
-            first, second = (scores.get((part, label), {}) for label in (ours, theirs))
-            values = tuple(first[seed] - second[seed] for seed in first if seed in second)
-            if values:
-                item = Difference(ours, theirs, values)
-                interval = item.interval() if len(values) > 1 else None
-                pair: Json = {"part": part, "of": ours, "minus": theirs}
-                made.append({**pair, "mean": item.mean, "seeds": len(values), "interval": interval})
+        for ours, theirs in pairs:
+            if verdict := compared(replace(target, against=theirs, tested=()), rows, part).get(ours):
+                made[part, ours, theirs] = verdict
     return made
 
 
-def _told(item: Json | None) -> str:
+def _told(item: Verdict | None) -> str:
     """A difference, its interval and the number of its seeds."""
     if item is None:
         return ""
-    mean, interval, seeds = cast(tuple[float, tuple[float, float] | None, int], tuple(map(item.get, WORDS)))
-    return f"{between(mean, interval)}; {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{between(item.difference, item.interval)}; {item.seeds} seed{'s' if item.seeds > 1 else ''}"
 
 
 def _apart(cell: Entered) -> str:
