@@ -9,8 +9,10 @@ from pfed1bs import Schedule, build, evaluate, federate, load, simulate
 from pfed1bs.algorithms.pfed1bs import PFed1BS
 from pfed1bs.engine.answers import listen
 from pfed1bs.nn.task import Task
+from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import load as configured
-from pfed1bs.runs.diagnostics import apart, group_hamming, hamming, label_groups
+from pfed1bs.runs.diagnostics import apart, distance, group_hamming, hamming, label_groups
+from pfed1bs.runs.folder import identity
 from pfed1bs.runs.run import Run
 
 
@@ -37,6 +39,32 @@ def test_a_run_decodes_every_uplink_once_though_it_judges_every_round(tmp_path, 
     records = list(Run.prepare(configured(None, words)).rounds())
     assert decoded.count(["sketch"]) == 3 * 3
     assert all("hamming_within" in record or "hamming_between" in record for record in records)
+    assert all(record["models_apart"] > 0 for record in records)
+
+
+def test_models_are_apart_by_the_mean_over_pairs_of_those_who_took_part(tmp_path):
+    words = [
+        "--clients",
+        "4",
+        "--sampled",
+        "2",
+        "--steps",
+        "1",
+        "--batch",
+        "8",
+        "--rounds",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    run = Run.prepare(configured(None, words))
+    (record,) = run.rounds()
+    clients = checkpoint.load(tmp_path / "checkpoint.safetensors", identity(run.config)).clients
+    (done,) = simulate(run.algorithm, run.data, sampled=2, rounds=1, steps=1, batch=8, device="cpu")
+    first, second = clients["w"][done.cohort.ids].double()
+    assert record["models_apart"] == pytest.approx(float((first - second).norm()), rel=1e-5)
+    corners = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
+    assert distance(corners) == pytest.approx((3 + 4 + 5) / 3)
 
 
 def test_a_decoded_message_can_be_heard_again_whatever_was_done_with_it():

@@ -25,6 +25,7 @@ LOGGED = {  # what a method may log, and how to read it
     "pull": "pull relative to the gradient",
     "hamming_within": "sketch bits apart, same labels",
     "hamming_between": "sketch bits apart, other labels",
+    "models_apart": "distance of two models",
     "potential": "potential Psi",
 }
 HEADS = ("method", "rounds", "bytes", *SPREAD)

@@ -1,4 +1,4 @@
-"""What the method's theory speaks about, as numbers: objectives, the potential, distances of sketches."""
+"""What the method's theory speaks about, as numbers: objectives, the potential, distances of sketches and models."""
 
 from math import nan, prod
 
@@ -83,6 +83,11 @@ def apart(layout: Layout, log: State, groups: Tensor) -> dict[str, float]:
             within, between = group_hamming(hamming(signs, prod(layout[name].shape)), groups)
             found |= {"hamming_within": within, "hamming_between": between}
     return {name: value for name, value in found.items() if value == value}
+
+
+def distance(models: Tensor) -> float:
+    """The mean distance of two different rows of (S, n); nan where there is one alone."""
+    return _mean(torch.pdist(models))
 
 
 def hamming(sketches: Tensor, m: int | None = None) -> Tensor:

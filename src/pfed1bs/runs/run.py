@@ -17,6 +17,7 @@ from pfed1bs.data.normalise import with_constants
 from pfed1bs.data.synthetic import is_synthetic, synthetic
 from pfed1bs.engine.attacking import attacking, poisoned
 from pfed1bs.engine.contract import Algorithm
+from pfed1bs.engine.exchange import rows
 from pfed1bs.engine.memory import fitting
 from pfed1bs.engine.metrics import METRICS, Metric
 from pfed1bs.engine.rest import resting
@@ -85,9 +86,14 @@ class Simulator:
         return {named[name]: score.micro for name, score in scores.items()} | {"newcomer_bytes": sent}
 
     def _noted(self, done: Round) -> Record:
-        """How far signs are apart within and between groups of clients with the same labels, and Psi on request."""
+        """How far signs are apart within and between groups of clients with the same labels, and Psi on request.
+
+        Where signs are watched, the clients' models are, too: equal signs need not be equal models.
+        """
         groups = diagnostics.label_groups(self.data)[done.cohort.ids]
         notes = diagnostics.apart(self.algorithm.up, done.log, groups)
+        if notes:
+            notes["models_apart"] = diagnostics.distance(rows(done.progress.clients, done.cohort.ids)["w"])
         if self.config.potential:
             notes |= diagnostics.potentials(self.algorithm, self.data, done.progress, self.config.chunk)
         return notes
