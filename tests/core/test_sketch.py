@@ -247,3 +247,10 @@ def test_cuda_gives_the_signs_of_the_cpu():
     here, there = sketch.forward(w), sketch.forward(w.cuda()).cpu()
     clear = here.abs() > 1e-6
     assert torch.equal(sign(here)[clear], sign(there)[clear])
+
+
+def test_a_dense_projection_is_sent_to_a_place_once():
+    phi, w = gaussian(9, 4, 0), torch.ones(2, 9, dtype=torch.float64)
+    assert torch.equal(phi.forward(w), phi.forward(w)) and len(phi._placed) == 1
+    assert phi._matrix(w) is phi._matrix(w) and phi._matrix(w).dtype == torch.float64
+    torch.testing.assert_close(phi.forward(w).float(), phi.forward(w.float()))

@@ -57,7 +57,7 @@ def test_models_are_apart_by_the_mean_over_pairs_of_those_who_took_part(tmp_path
         "--out",
         str(tmp_path),
     ]
-    run = Run.prepare(configured(None, words))
+    run = Run.prepare(configured(None, [*words, "--out", str(tmp_path)]))
     (record,) = run.rounds()
     clients = checkpoint.load(tmp_path / "checkpoint.safetensors", identity(run.config)).clients
     (done,) = simulate(run.algorithm, run.data, sampled=2, rounds=1, steps=1, batch=8, device="cpu")
