@@ -1,4 +1,4 @@
-"""Clients of a GPU side by side: each one's network on one of several streams, which a graph joins to one work."""
+"""Clients of a GPU side by side: each one's work on one of several streams, which a graph joins to one work."""
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
