@@ -26,6 +26,7 @@ from pfed1bs.nn.models import build
 from pfed1bs.nn.network import Network
 from pfed1bs.nn.stacked import Places
 from pfed1bs.runs.environment import environment
+from pfed1bs.runs.precision import multiply
 
 SHAPES = {"VGG8": [(3, 16, 32), (16, 32, 16), (32, 64, 8), (64, 128, 4), (128, 128, 2)]}
 SHAPES["VGG16"] = [
@@ -128,7 +129,7 @@ def main():
     parser.add_argument("--out", type=Path)
     own = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = own.tf32
+    multiply(torch.device("cuda"), own.tf32)
     names = own.networks.split(",")
     works = [("rows", measured, name, shape) for name in names for shape in SHAPES[name]]
     works += [("normalisations", normalising, name, shape) for name in names for shape in SHAPES[name]]

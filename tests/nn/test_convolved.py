@@ -91,9 +91,10 @@ def test_convolutions_client_by_client_have_the_numbers_of_torchs_layers(device,
     assert taken == [3, "ours", 3, "ours", 3, 3, *back]
 
 
-@pytest.mark.parametrize("moving", [["0.weight"], ["4.bias"], ["1.weight", "7.weight"]])
-def test_weights_that_do_not_move_stay(device, taken, moving):
+@pytest.mark.parametrize("moving, back", [(["0.weight"], 4), (["4.bias"], 3), (["1.weight", "7.weight"], 3)])
+def test_weights_that_do_not_move_stay_and_cost_nothing_in_the_first_layer(device, taken, moving, back):
     compare(network(), (2, 3, 2, 12, 10), device, moving=moving)
+    assert taken == [2, "ours", 2, "ours", 2, 2, *[2] * back]
 
 
 @pytest.mark.parametrize("over", [True, False])

@@ -115,7 +115,8 @@ class Fan:
             row = Places({name: places.out[name][i] for name in found}, places.keep, places.scale)
             lanes.placed(row, found)
 
-        lanes.abreast(one, len(x), x.device)
+        if any(mask):
+            lanes.abreast(one, len(x), x.device)
         return to_x
 
     def _options(self) -> tuple[object, ...]:

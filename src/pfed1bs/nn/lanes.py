@@ -117,7 +117,7 @@ class Ways:
 
     Measured is a forward and a backward pass, inside a graph where steps are recorded, on a copy of the values. A pass
     that is not differentiated goes the way of those that are. The libraries' own ways of convolving are measured too,
-    by them. A way that fails is said once and left.
+    by them. A way that fails is said once and left. Which ways there are, `Network` says.
     """
 
     def __init__(self) -> None:
