@@ -4,7 +4,8 @@
 
 For every convolution of VGG8 and of VGG16: forward, gradient of the inputs, gradient of the weights, in a CUDA graph,
 and the largest difference from cuDNN beside it. `normalisations` has BatchNorm with pooling and ReLU after each,
-beside a copy of its inputs. `networks` has a whole step, forward and back, in each of the ways.
+beside a copy of its inputs. `networks` has a whole step, forward and back, in each of the ways. `--tf32` measures with
+the factors of the library's products rounded to 11 bits; every row says whether they were, ours never are.
 A row that fails says why, and the file is written after every row.
 """
 
@@ -25,6 +26,7 @@ from pfed1bs.nn.models import build
 from pfed1bs.nn.network import Network
 from pfed1bs.nn.stacked import Places
 from pfed1bs.runs.environment import environment
+from pfed1bs.runs.precision import multiply
 
 SHAPES = {"VGG8": [(3, 16, 32), (16, 32, 16), (32, 64, 8), (64, 128, 4), (128, 128, 2)]}
 SHAPES["VGG16"] = [
@@ -122,17 +124,20 @@ def main():
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--pictures", type=int, default=64)
     parser.add_argument("--networks", default="VGG8,VGG16")
+    parser.add_argument("--tables", default="rows,normalisations,networks", help="those that are measured")
+    parser.add_argument("--tf32", action="store_true", help="let the library round factors to 11 bits")
     parser.add_argument("--out", type=Path)
     own = parser.parse_args()
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
+    torch.backends.cudnn.benchmark = True
+    multiply(torch.device("cuda"), own.tf32)
     names = own.networks.split(",")
     works = [("rows", measured, name, shape) for name in names for shape in SHAPES[name]]
     works += [("normalisations", normalising, name, shape) for name in names for shape in SHAPES[name]]
     works += [("networks", whole, name) for name in names]
     found = {**environment("cuda"), "command": shlex.join(["python", *sys.argv])}
     found |= {"rows": [], "normalisations": [], "networks": []}
-    for table, call, *given in works:
-        row = dict(zip(("network", "shape"), given, strict=False))
+    for table, call, *given in (work for work in works if work[0] in own.tables.split(",")):
+        row = dict(zip(("network", "shape"), given, strict=False)) | {"tf32": own.tf32}
         found[table].append(row | tried(call, own.clients, own.pictures, *given))
         print(json.dumps(found[table][-1]), flush=True)
         if own.out:

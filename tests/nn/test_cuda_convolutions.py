@@ -94,10 +94,10 @@ def test_a_network_has_the_same_outputs_and_gradients_with_our_kernels(device, m
     convolved = cuda_convolutions.convolved
     monkeypatch.setattr(cuda_convolutions, "convolved", lambda *args, **own: taken.append(1) or convolved(*args, **own))
     found = []
-    for kernels in (False, True):
+    for way in ("stacked", "kernels"):
         own = {name: value.clone().to(device) for name, value in values.items()}
         out = {name: torch.zeros_like(own[name]) for name, _ in module.named_parameters()}
-        now = Pass(module.to(device), 2, own, Places(out), kernels=kernels)
+        now = Pass(module.to(device), 2, own, Places(out), way=way)
         with torch.no_grad():
             outputs, back = steps(now, x.to(device))
             back(error.to(device))

@@ -102,11 +102,11 @@ def passes(module, x, error, device, training):
     module = pool_first(module.train(training))
     values = values_of(module, len(x))
     steps = program(module, values, None)
-    for kernels in (False, True):
+    for way in ("stacked", "kernels"):
         own = {name: value.clone().to(device) for name, value in values.items()}
         out = {name: torch.zeros_like(own[name]) for name, _ in module.named_parameters()}
         with torch.no_grad():
-            outputs, back = steps(Pass(module.to(device), len(x), own, Places(out), kernels=kernels), x.to(device))
+            outputs, back = steps(Pass(module.to(device), len(x), own, Places(out), way=way), x.to(device))
             back(error.to(device))
         yield {"outputs": outputs, **out, **{f"after {name}": own[name] for name, _ in module.named_buffers()}}
 

@@ -1,4 +1,4 @@
-"""Clients of a GPU side by side: each one's network on one of several streams, which a graph joins to one work."""
+"""Clients of a GPU side by side: each one's work on one of several streams, which a graph joins to one work."""
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -117,7 +117,7 @@ class Ways:
 
     Measured is a forward and a backward pass, inside a graph where steps are recorded, on a copy of the values. A pass
     that is not differentiated goes the way of those that are. The libraries' own ways of convolving are measured too,
-    by them. A way that fails is said once and left.
+    by them. A way that fails is said once and left. Which ways there are, `Network` says.
     """
 
     def __init__(self) -> None:

@@ -32,8 +32,9 @@ class Network:
     All clients at once through the program of known layers or else vmap, or with `stacked=False` one after the other.
     None chooses: on the CPU one after the other for convolutions, where batched ones are twice as slow, and for modules
     of unknown parts, where a client's bits would depend on the others; elsewhere where vmap fails. A warning says once
-    why a module that is not convolutional is not computed all at once. On a GPU convolutions are tried in three ways,
-    all clients at once in the library's kernels or ours, and each on one of several streams, and go on in the fastest.
+    why a module that is not convolutional is not computed all at once. On a GPU convolutions are tried in four ways and
+    go on in the fastest: all clients at once in the library's kernels ("stacked") or ours ("kernels"), each client's on
+    one of several streams ("fanned"), and its whole network there ("lanes").
     """
 
     def __init__(self, module: nn.Module, names: Iterable[str], head: str | None, stacked: bool | None) -> None:
@@ -66,9 +67,10 @@ class Network:
             ways = {
                 "stacked": lambda own: self._computed(steps, own, x),
                 "lanes": lambda own: client_by_client(mine, own, x),
+                "fanned": lambda own: self._computed(steps, replace(own, way="fanned"), x),
             }
             if self._ours:
-                ways["kernels"] = lambda own: self._computed(steps, replace(own, kernels=True), x)
+                ways["kernels"] = lambda own: self._computed(steps, replace(own, way="kernels"), x)
             tried = self._convolves and self._stacked is None and x.is_cuda
             return self._ways(ways, now, x) if tried else ways["stacked"](now)
         if isinstance(steps, str) and one_by_one and self._stacked is None and not self._convolves:

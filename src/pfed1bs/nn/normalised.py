@@ -16,7 +16,7 @@ def normalisation(parts: Parts, sources: Nodes, after: Sequence[str]) -> Step:
     [source], name, other = parts[0][0].all_input_nodes, str(parts[0][0].target), in_turn(parts)
 
     def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[object, Pull | None]:
-        if not now.kernels:
+        if now.way == "stacked":
             return other(now, values)
         x, layer = tensor(values[source]).contiguous(), found(now, name, after)
         if not cuda_normalisations.usable(x, layer):

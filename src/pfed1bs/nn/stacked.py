@@ -11,13 +11,13 @@ on the others.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call, vmap
 
-from pfed1bs.nn import cuda_convolutions
+Convolving = Literal["stacked", "kernels", "fanned"]  # through vmap, in our kernels, by the library client by client
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Pass:
     features: Tensor | None = None  # (K, B, ...) what the head saw
     to_features: Tensor | None = None  # the gradient with respect to them of another loss
     late: list[tuple[str, Tensor]] = field(default_factory=list)  # gradients of weights that may still be needed
-    kernels: bool = False  # whether our own convolutions are taken where they can be
+    way: Convolving = "stacked"  # where it can be gone; normalisations are ours in the other two
 
 
 Key = TypeVar("Key")
@@ -158,29 +158,6 @@ def weighted(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
             return to[len(leaves) :]
 
         return y.detach(), pull
-
-    return step
-
-
-def convolution(node: fx.Node, sources: Nodes, own: Sequence[str]) -> Step:
-    """A convolution in our own kernels where a pass asks for them, otherwise through vmap."""
-    weight_name, bias_name, [source] = f"{node.target}.weight", f"{node.target}.bias", node.all_input_nodes
-    other = weighted(node, sources, own)
-
-    def step(now: Pass, values: Mapping[fx.Node, object]) -> tuple[object, Pull | None]:
-        x, weight, bias = tensor(values[source]), now.values[weight_name], now.values.get(bias_name)
-        if not (now.kernels and cuda_convolutions.usable(x := x.contiguous(), weight, bias)):
-            return other(now, values)
-
-        def pull(now: Pass, g: Tensor) -> list[Tensor]:
-            places, g = placed(now), g.contiguous()  # once for both kernels
-            if weight_name in places.out:
-                now.late.append((weight_name, cuda_convolutions.correlated(x, g)))
-            if bias_name in places.out:
-                now.late.append((bias_name, g.sum((1, 3, 4))))
-            return [cuda_convolutions.convolved(g, weight, back=True)] if sources else []
-
-        return cuda_convolutions.convolved(x, weight, bias), pull
 
     return step
 

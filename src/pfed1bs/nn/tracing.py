@@ -8,12 +8,13 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from pfed1bs.nn import cuda_convolutions, cuda_normalisations
+from pfed1bs.nn import cuda_normalisations
+from pfed1bs.nn.convolved import Conv, convolution
 from pfed1bs.nn.dropout import Dropout
 from pfed1bs.nn.normalised import normalisation
 from pfed1bs.nn.sequences import embedding, recurrent
 from pfed1bs.nn.sequences import known as known_sequence
-from pfed1bs.nn.stacked import Nodes, Program, Step, convolution, linear, measured, plain, relu, reshaped, weighted
+from pfed1bs.nn.stacked import Nodes, Program, Step, linear, measured, plain, relu, reshaped, weighted
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 WEIGHTED_LAYERS = (*CONVOLUTIONS, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.PReLU)
@@ -145,12 +146,15 @@ class _Compiler:
             return None
         if kind in (nn.Linear, *WEIGHTED_LAYERS) or known_sequence(layer):
             self.live.add(node)
+        once = self.calls.count(node.target) == 1
         if kind is nn.Linear:
-            return linear(node, sources, node.target == self.head, self.calls.count(node.target) == 1)
+            return linear(node, sources, node.target == self.head, once)
         if known_sequence(layer):
             return embedding(node) if kind is nn.Embedding else recurrent(node, sources, cast(nn.RNNBase, layer))
+        if kind in CONVOLUTIONS:
+            return convolution(node, sources, cast(Conv, layer), once)
         if kind in (*WEIGHTED_LAYERS, Dropout):
-            return (convolution if cuda_convolutions.known(layer) else weighted)(node, sources, own)
+            return weighted(node, sources, own)
         if kind is nn.ReLU:
             return relu(node, self.spare(node))
         if kind is nn.Flatten and layer.start_dim == 1:
