@@ -1,12 +1,14 @@
 """Personalised accuracy against total bytes: measured over m / n and the steps of a round, and drawn.
 
 python benchmarks/front.py measure --seeds 0,1,2 --parallel 8 --runs runs/front --out results/front.json
+python benchmarks/front.py join results/front.json runs/front.json results/rest/svhn.json --out results/front.json
 python benchmarks/front.py figure results/front.json --out results/front.svg
 python benchmarks/front.py ends results/mnist-all-r.json --out results/accuracy-bytes.svg
 
 `measure` runs pfed1bs-delta with every m / n and with 10, 20 and 40 local steps in a round at equal gradients, which is
 a message every second or fourth round, beside training alone, ditto, fedavg-ft and decomfl; every data set is complete
 at one seed before the next seed begins, and what is finished is in the file. Flags of the configuration may follow.
+`join` puts files together, and takes runs at rest of tables (results/rest) over; of two runs of one setting the later.
 `figure` draws accuracy minus that of ditto with the same seed, on white and on a dark page.
 `ends` draws all methods of a table, a row each, in the style of the reports, for light and dark pages.
 """
@@ -36,6 +38,7 @@ RATIOS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 STEPS = (10, 20, 40)
 ROW = 0.165  # inches for a method
 BESIDE = ("local", "fedavg-ft", "ditto", "decomfl")
+KEPT = "rounds rested accuracy accuracy_global total_mib catch_up_mib ratio_to_fedavg seconds commit device".split()
 NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100"}
 FREE = {
     "ditto": ((0, 6), "center"),
@@ -50,7 +53,8 @@ def planned(recipe, seed, own, flags):
     for steps in own.steps:
         part = replace(config, steps=steps, rounds=ceil(config.rounds * config.steps / steps))
         part = replace(part, evaluate_every=part.rounds, checkpoint_every=0)
-        names = [*(BESIDE if steps == own.steps[0] else ()), *(f"pfed1bs-delta ratio={ratio}" for ratio in own.ratios)]
+        beside = own.beside if steps == own.steps[0] else ()
+        names = [*beside, *(f"pfed1bs-delta ratio={ratio}" for ratio in own.ratios)]
         for entry in entries(part, [variant(name) for name in names], [seed]):
             found.append(Entry(f"{recipe}-r{steps}-{entry.name}", entry.config))
     return found
@@ -59,20 +63,9 @@ def planned(recipe, seed, own, flags):
 def measured(entry, folder):
     """What a finished run came to; bytes beside those of fedavg with the recipe's steps."""
     summary, config = json.loads((folder / entry.name / "summary.json").read_text()), entry.config
-    kept = (
-        "rounds",
-        "rested",
-        "accuracy",
-        "accuracy_global",
-        "total_mib",
-        "catch_up_mib",
-        "ratio_to_fedavg",
-        "seconds",
-        "commit",
-    )
     told = {"data": config.data.name, "model": config.model.name, "algorithm": config.method, "seed": config.seed}
     told |= {"steps": config.steps, "rounds": config.rounds, "ratio": config.algorithm.get("ratio")}
-    return {**told, **{key: summary[key] for key in kept if key in summary}}
+    return {**told, **{key: summary[key] for key in KEPT if key in summary}}
 
 
 def measure(own, flags):
@@ -84,6 +77,29 @@ def measure(own, flags):
         runs.append((order[entry.name], measured(entry, folder)))
         write(Path(own.out), about, [run for _, run in sorted(runs, key=lambda item: item[0])])
         print(f"{len(runs)} of {len(plan)}: {entry.name} {runs[-1][1]['accuracy']:.2f}", flush=True)
+
+
+def join(own, flags):
+    """The runs of several files as one."""
+    runs = {}
+    for path in map(Path, own.files):
+        found = json.loads(path.read_text())
+        ours = found["runs"] if "summary" in found else map(taken, found["runs"])
+        for run in filter(None, ours):
+            runs[tuple(run[key] for key in ("data", "algorithm", "steps", "ratio", "seed"))] = run
+    order = [*NAMES]
+    about = {"command": shlex.join(["python", "benchmarks/front.py", *sys.argv[1:]]), "environment": environment()}
+    write(Path(own.out), about, sorted(runs.values(), key=lambda run: (order.index(run["data"]), run["seed"])))
+
+
+def taken(run):
+    """A run of a table as one of ours; None for one without rest, or of a method that is not shown here."""
+    if "rest=0" in run["label"].split() or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
+        return None
+    gradients = 2 if run["algorithm"] in ("pfed1bs-delta", "ditto") else 1  # of a step
+    told = {"data": run["dataset"], "model": run["model"], "algorithm": run["algorithm"], "seed": run["seed"]}
+    told |= {"steps": run["gradients"] // gradients, "ratio": run["options"].get("ratio")}
+    return told | {key: run[key] for key in KEPT if key in run}
 
 
 def write(path, about, runs):
@@ -224,10 +240,15 @@ def main():
     part.add_argument("--ratios", type=words(float), default=[*RATIOS])
     part.add_argument("--steps", type=words(int), default=[*STEPS])
     part.add_argument("--seeds", type=words(int), default=[0, 1, 2])
+    part.add_argument("--beside", type=words(str), default=[*BESIDE], help="methods at the first number of steps")
     part.add_argument("--parallel", type=int, default=1, help="runs at a time, each in a process of its own")
     part.add_argument("--runs", required=True, help="folder of the runs")
     part.add_argument("--out", required=True, help="file for the results")
     part.set_defaults(work=measure)
+    part = parts.add_parser("join", help="one file of several")
+    part.add_argument("files", nargs="+")
+    part.add_argument("--out", required=True)
+    part.set_defaults(work=join)
     part = parts.add_parser("figure", help="one picture of all data sets")
     part.add_argument("results")
     part.add_argument("--out", required=True)
