@@ -15,7 +15,7 @@ from pfed1bs.core.nvrtc import SOURCES
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
-BEFORE = """
+BEFORE = r"""
 #define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
@@ -34,6 +34,9 @@ static pthread_barrier_t twin_barrier;
 #define BLOCK twin_block
 #define SYNCHRONISE pthread_barrier_wait(&twin_barrier)
 #define POPCOUNT(x) __builtin_popcount(x)
+#define COPY(count, to, from, known) \
+    for (int copied = 0; copied < (count); copied++) (to)[copied] = (known) ? (from)[copied] : 0
+#define COPIED
 #define ATOMIC_ADD(place, value) __atomic_fetch_add(place, value, __ATOMIC_RELAXED)
 #define ATOMIC_MIN(place, value) twin_min(place, value)
 static inline void twin_min(int *place, int value) {
