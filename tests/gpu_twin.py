@@ -20,6 +20,7 @@ BEFORE = r"""
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 typedef struct { float x, y, z, w; } float4;
 static _Thread_local int twin_thread;
 static _Thread_local long long twin_block;
@@ -62,6 +63,7 @@ void twin(const void *arguments, long long blocks, int threads, int shared) {
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 1 << 16);
     twin_arguments = arguments, twin_blocks = blocks, twin_shared = malloc(shared + 1);
+    memset(twin_shared, 0xff, shared); /* no numbers, so that what was not set is seen */
     pthread_barrier_init(&twin_barrier, NULL, threads);
     for (int i = 0; i < threads; i++)
         if (pthread_create(all + i, &small, twin_work, (void *)(size_t)i)) abort();

@@ -122,7 +122,7 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, back: bool = Fal
 
     `back`: the gradient of the inputs, of the gradient of the outputs; w is (K, in, out, 3, 3) then.
     """
-    x = x.contiguous()
+    x = _aligned(x)
     clients, pictures, channels, height, width = x.shape
     out = w.shape[2 if back else 1]
     outs = 4 if max(height, width) <= 4 else 8
@@ -151,7 +151,7 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, back: bool = Fal
 
 def correlated(x: Tensor, g: Tensor) -> Tensor:
     """The gradient (K, out, in, 3, 3) of the weights, of inputs (K, B, in, H, W) and gradients (K, B, out, H, W)."""
-    x, g = x.contiguous(), g.contiguous()
+    x, g = _aligned(x), _aligned(g)
     clients, pictures, channels, height, width = x.shape
     out = g.shape[2]
     lanes = _lanes(-(-out // 4)), _lanes(-(-channels // 2))
@@ -179,3 +179,9 @@ def correlated(x: Tensor, g: Tensor) -> Tensor:
 def _lanes(count: int) -> int:
     """Threads for so many groups of channels: a power of two, at most 8."""
     return min(LANES, 1 << (count - 1).bit_length())
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """The same numbers one after the other, from an address on that four of them can be read from at once."""
+    x = x.contiguous()
+    return x if x.data_ptr() % 16 == 0 else x.clone()

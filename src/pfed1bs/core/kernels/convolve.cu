@@ -4,8 +4,8 @@ Threads work on patches of TALL x 4 pixels; a block fetches bands of ACROSS x DO
 below each other, with one of zeros between two pictures. The next band comes while threads work on this one. Pictures
 that fit into a patch are taken whole: what lies around them is neither fetched nor multiplied.
 
-Options: HEIGHT and WIDTH of pictures, TALL, ACROSS, DOWN. For `convolve` GROUPS of threads with OUTS outputs each, DEPTH
-channels fetched at a time; for `correlate` OUT_LANES x IN_LANES threads with 4 outputs and 2 inputs each. */
+Options: HEIGHT and WIDTH of pictures, TALL, ACROSS, DOWN. For `convolve` GROUPS of threads with OUTS outputs each, and
+DEPTH channels fetched at a time; for `correlate` OUT_LANES x IN_LANES threads with 4 outputs and 2 inputs each. */
 
 #define THREADS 128
 #define WARP 32
@@ -21,11 +21,12 @@ channels fetched at a time; for `correlate` OUT_LANES x IN_LANES threads with 4 
 #define PITCH(halo) (4 * ACROSS + ((halo) ? ACROSS == 4 ? 8 : 4 : 0)) /* rows begin at different banks */
 #define PLANE(halo) (((BAND + 2 * (halo)) * PITCH(halo) / 4 + (halo) | 1) * 4) /* and planes do */
 #define VECTOR (WIDTH % 4 == 0 ? 4 : WIDTH % 2 == 0 ? 2 : 1) /* pixels side by side that addresses are aligned to */
+#define COLUMN(tile) (WIDTH > 4 * ACROSS ? (int)(tile) * ACROSS * 4 : 0)
 #define UNROLL _Pragma("unroll")
 
 /* Whether the neighbour `tap` of a pixel of a patch may lie in the picture. */
-#define TAKEN(y, x, tap) \
-    (HALO || ((x) < WIDTH && (y) + (tap) / 3 > 0 && (y) + (tap) / 3 <= HEIGHT && (x) + (tap) % 3 > 0 && (x) + (tap) % 3 <= WIDTH))
+#define TAKEN(y, x, tap) (HALO || ((x) < WIDTH && WITHIN((y) + (tap) / 3, HEIGHT) && WITHIN((x) + (tap) % 3, WIDTH)))
+#define WITHIN(place, size) ((place) > 0 && (place) <= (size))
 
 typedef struct { float v[4]; } __attribute__((aligned(16))) Four;
 typedef struct { float v[VECTOR]; } __attribute__((aligned(4 * VECTOR))) Aligned;
@@ -38,9 +39,10 @@ DEVICE int rows_above(unsigned first, int step) {
     return ALIGNED ? step * TALL + step / STEPS : (int)(above(first + step) - above(first));
 }
 
-/* Begin to copy the band from step `first` and pixel `column` on, of `planes` channels of `all`, a warp for each.
+/* Begin to copy a band, from step `first` and pixel `column` on, of `planes` channels of `all`, a warp for each.
 Beyond the pictures and from channel `known` on there are zeros. */
-DEVICE void fetch(float *to, const float *from, unsigned first, int column, int pictures, int planes, int known, int all, int halo) {
+DEVICE void fetch(float *to, const float *from, unsigned first, int column, int pictures, int planes, int known,
+                  int all, int halo) {
     for (int i = THREAD % WARP; i < (BAND + 2 * halo) * ACROSS; i += WARP) {
         const unsigned row = above(first) + i / ACROSS + halo * (SPAN - 1); /* that above the first is one of zeros */
         const unsigned picture = row / SPAN - halo, y = row % SPAN;
@@ -51,11 +53,14 @@ DEVICE void fetch(float *to, const float *from, unsigned first, int column, int 
             const int there = inside && plane < known;
             const float *at = from + (there ? place + plane * AREA : 0);
             float *here = into + plane * PLANE(halo);
-            UNROLL for (int e = 0; e < 4; e += VECTOR) {
+            UNROLL for (int e = 0; e < (HALO ? 4 : WIDTH); e += VECTOR) {
                 const int is = there && x + e < WIDTH;
                 COPY(VECTOR, here + e, is ? at + e : from, is);
             }
-            if (halo && i % ACROSS == 0) COPY(1, here - 1, there && x > 0 ? at - 1 : from, there && x > 0);
+            if (halo && i % ACROSS == 0) {
+                const int is = there && x > 0;
+                COPY(1, here - 1, is ? at - 1 : from, is);
+            }
             if (halo && i % ACROSS == ACROSS - 1) {
                 const int is = there && x + 4 < WIDTH;
                 COPY(1, here + 4, is ? at + 4 : from, is);
@@ -94,23 +99,25 @@ DEVICE void fetch_weights(float *to, const Convolution *c, const float *w, int c
     if (c->back) /* along the weights of an input */
         for (int i = THREAD % WARP; i < OUT * TAPS; i += WARP) {
             const int known = i < (c->out - first_out) * TAPS;
-            const float *from = w + (known ? (channel * c->out + first_out) * TAPS + i : 0);
-            for (int d = THREAD / WARP; d < channels; d += THREADS / WARP)
-                COPY(1, to + (d * TAPS + TAPS - 1 - i % TAPS) * BESIDE + i / TAPS, known ? from + d * c->out * TAPS : w, known);
+            float *into = to + (TAPS - 1 - i % TAPS) * BESIDE + i / TAPS;
+            for (int d = THREAD / WARP; d < channels; d += THREADS / WARP) {
+                const float *from = w + (known ? ((channel + d) * c->out + first_out) * TAPS + i : 0);
+                COPY(1, into + d * TAPS * BESIDE, from, known);
+            }
         }
     else /* along those of an output */
         for (int i = THREAD % WARP; i < channels * TAPS; i += WARP)
-            UNROLL for (int o = 0; o < OUT; o += THREADS / WARP) {
-                const int mine = o + THREAD / WARP, known = first_out + mine < c->out;
-                if (mine < OUT)
-                    COPY(1, to + i * BESIDE + mine, w + (known ? ((first_out + mine) * c->in_ + channel) * TAPS + i : 0), known);
+            UNROLL for (int some = 0; some < OUT; some += THREADS / WARP) {
+                const int o = some + THREAD / WARP, known = first_out + o < c->out;
+                const float *from = w + (known ? ((first_out + o) * c->in_ + channel) * TAPS + i : 0);
+                if (o < OUT) COPY(1, to + i * BESIDE + o, from, known);
             }
 }
 
 KERNEL_WITH(THREADS, OUTS * TALL > 8 ? 4 : 5) convolve(CONSTANT Convolution c) {
     SHARED(float, store);
     const unsigned block = (unsigned)BLOCK, tile = block / c.out_tiles;
-    const int first_out = (int)(block % c.out_tiles) * OUT, first_column = (int)(tile % c.column_tiles) * ACROSS * 4;
+    const int first_out = (int)(block % c.out_tiles) * OUT, first_column = COLUMN(tile % c.column_tiles);
     const unsigned first = tile / c.column_tiles % c.bands * DOWN;
     const long long client = tile / c.column_tiles / c.bands;
     const float *x = c.x + client * c.in_ * c.pictures * AREA, *w = c.w + client * c.w_step;
@@ -197,7 +204,7 @@ KERNEL_WITH(THREADS, 4) correlate(CONSTANT Correlation c) {
         SYNCHRONISE;
         if (chunk + 1 < end) {
             const unsigned first = (unsigned)(chunk + 1) / c.column_tiles * DOWN;
-            const int column = (chunk + 1) % c.column_tiles * ACROSS * 4;
+            const int column = COLUMN((chunk + 1) % c.column_tiles);
             float *to = store + (chunk + 1 - begin) % 2 * STAGE;
             fetch(to, x, first, column, c.pictures, IN, c.in_ - first_in, c.in_, HALO);
             fetch(to + IN * PLANE(HALO), g, first, column, c.pictures, OUT, c.out - first_out, c.out, 0);
