@@ -56,9 +56,9 @@ class Bands:
     down: int
 
     @classmethod
-    def of(cls, height: int, width: int, tall: int, patches: int) -> "Bands":
-        """Bands of at most so many patches; pictures within 4 x 4 pixels are patches of their own."""
-        tall = height if max(height, width) <= 4 else tall
+    def of(cls, height: int, width: int, patches: int) -> "Bands":
+        """Bands of at most so many patches of 2 x 4 pixels; pictures within 4 x 4 are patches of their own."""
+        tall = height if max(height, width) <= 4 else 2
         strips, steps = -(-width // 4), -(-height // tall)
         across = -(-strips // -(-strips // patches))  # as even as can be
         down = patches // across
@@ -128,7 +128,7 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, back: bool = Fal
     outs = 4 if max(height, width) <= 4 else 8
     while True:
         groups = next(count for count in (1, 2, 4) if count == 4 or count * outs >= out)
-        bands = Bands.of(height, width, 2, THREADS // groups)
+        bands = Bands.of(height, width, THREADS // groups)
         tiles = -(-out // (groups * outs)), bands.columns, bands.count(pictures)
         blocks = clients * math.prod(tiles)
         if blocks >= BLOCKS or outs * bands.tall * min(width, 4) <= 16 or outs == 2:
@@ -157,7 +157,7 @@ def correlated(x: Tensor, g: Tensor) -> Tensor:
     lanes = _lanes(-(-out // 4)), _lanes(-(-channels // 2))
     sizes, patches = (4 * lanes[0], 2 * lanes[1]), 8 * THREADS // math.prod(lanes)
     while True:
-        bands = Bands.of(height, width, 1, patches)
+        bands = Bands.of(height, width, patches)
         room = 8 * (sizes[0] * bands.plane(False) + sizes[1] * bands.plane(not bands.whole))
         if room <= ROOM or patches == 1:
             break

@@ -9,6 +9,7 @@ DEPTH channels fetched at a time; for `correlate` OUT_LANES x IN_LANES threads w
 
 #define THREADS 128
 #define WARP 32
+#define WARPS (THREADS / WARP)
 #define TAPS 9
 #define AREA (HEIGHT * WIDTH)
 #define WHOLE (HEIGHT <= TALL && WIDTH <= 4)
@@ -39,32 +40,32 @@ DEVICE int rows_above(unsigned first, int step) {
     return ALIGNED ? step * TALL + step / STEPS : (int)(above(first + step) - above(first));
 }
 
+/* Zeros beside the pictures, where no band has other pixels there. */
+DEVICE void clear(float *store, int count) {
+    if (WHOLE || WIDTH > 4 * ACROSS) return;
+    for (int i = THREAD; i < count; i += THREADS) store[i] = 0;
+    SYNCHRONISE;
+}
+
 /* Begin to copy a band, from step `first` and pixel `column` on, of `planes` channels of `all`, a warp for each.
 Beyond the pictures and from channel `known` on there are zeros. */
 DEVICE void fetch(float *to, const float *from, unsigned first, int column, int pictures, int planes, int known,
                   int all, int halo) {
+    const int warp = THREAD / WARP;
     for (int i = THREAD % WARP; i < (BAND + 2 * halo) * ACROSS; i += WARP) {
         const unsigned row = above(first) + i / ACROSS + halo * (SPAN - 1); /* that above the first is one of zeros */
         const unsigned picture = row / SPAN - halo, y = row % SPAN;
         const int x = column + i % ACROSS * 4, inside = y < HEIGHT && picture < (unsigned)pictures;
-        const unsigned place = inside ? picture * all * AREA + y * WIDTH + x : 0;
-        float *into = to + i / ACROSS * PITCH(halo) + i % ACROSS * 4 + 4 * halo;
-        for (int plane = THREAD / WARP; plane < planes; plane += THREADS / WARP) {
-            const int there = inside && plane < known;
-            const float *at = from + (there ? place + plane * AREA : 0);
-            float *here = into + plane * PLANE(halo);
-            UNROLL for (int e = 0; e < (HALO ? 4 : WIDTH); e += VECTOR) {
-                const int is = there && x + e < WIDTH;
-                COPY(VECTOR, here + e, is ? at + e : from, is);
-            }
-            if (halo && i % ACROSS == 0) {
-                const int is = there && x > 0;
-                COPY(1, here - 1, is ? at - 1 : from, is);
-            }
-            if (halo && i % ACROSS == ACROSS - 1) {
-                const int is = there && x + 4 < WIDTH;
-                COPY(1, here + 4, is ? at + 4 : from, is);
-            }
+        const float *at = from + (inside ? picture * all * AREA + y * WIDTH + x : 0) + warp * AREA;
+        float *into = to + i / ACROSS * PITCH(halo) + i % ACROSS * 4 + 4 * halo + warp * PLANE(halo);
+        UNROLL for (int plane = 0; plane < planes; plane += WARPS, at += WARPS * AREA, into += WARPS * PLANE(halo)) {
+            if (planes % WARPS && plane + warp >= planes) continue;
+            const int there = inside && plane + warp < known;
+            UNROLL for (int e = 0; e < (HALO ? 4 : WIDTH); e += VECTOR)
+                COPY(VECTOR, into + e, at + e, there && x + e < WIDTH);
+            if (!halo || WIDTH <= 4 * ACROSS) continue;
+            if (i % ACROSS == 0) COPY(1, into - 1, at - 1, there && x > 0);
+            if (i % ACROSS == ACROSS - 1) COPY(1, into + 4, at + 4, there && x + 4 < WIDTH);
         }
     }
 }
@@ -96,22 +97,20 @@ typedef struct { float v[OUTS]; } __attribute__((aligned(OUTS < 4 ? 4 * OUTS : 1
 
 /* Begin to copy the weights of some channels: (channels, taps, outputs). */
 DEVICE void fetch_weights(float *to, const Convolution *c, const float *w, int channel, int channels, int first_out) {
+    const int warp = THREAD / WARP, outs = c->out - first_out;
     if (c->back) /* along the weights of an input */
         for (int i = THREAD % WARP; i < OUT * TAPS; i += WARP) {
-            const int known = i < (c->out - first_out) * TAPS;
-            float *into = to + (TAPS - 1 - i % TAPS) * BESIDE + i / TAPS;
-            for (int d = THREAD / WARP; d < channels; d += THREADS / WARP) {
-                const float *from = w + (known ? ((channel + d) * c->out + first_out) * TAPS + i : 0);
-                COPY(1, into + d * TAPS * BESIDE, from, known);
-            }
+            const float *from = w + ((channel + warp) * c->out + first_out) * TAPS + i;
+            float *into = to + (warp * TAPS + TAPS - 1 - i % TAPS) * BESIDE + i / TAPS;
+            UNROLL for (int d = 0; d < DEPTH; d += WARPS, from += WARPS * TAPS * c->out)
+                if (d + warp < channels) COPY(1, into + d * TAPS * BESIDE, from, i < outs * TAPS);
         }
     else /* along those of an output */
-        for (int i = THREAD % WARP; i < channels * TAPS; i += WARP)
-            UNROLL for (int some = 0; some < OUT; some += THREADS / WARP) {
-                const int o = some + THREAD / WARP, known = first_out + o < c->out;
-                const float *from = w + (known ? ((first_out + o) * c->in_ + channel) * TAPS + i : 0);
-                if (o < OUT) COPY(1, to + i * BESIDE + o, from, known);
-            }
+        for (int i = THREAD % WARP; i < channels * TAPS; i += WARP) {
+            const float *from = w + ((first_out + warp) * c->in_ + channel) * TAPS + i;
+            UNROLL for (int o = 0; o < OUT; o += WARPS, from += WARPS * TAPS * c->in_)
+                if (OUT % WARPS == 0 || o + warp < OUT) COPY(1, to + i * BESIDE + o + warp, from, o + warp < outs);
+        }
 }
 
 KERNEL_WITH(THREADS, OUTS * TALL > 8 ? 4 : 5) convolve(CONSTANT Convolution c) {
@@ -128,7 +127,8 @@ KERNEL_WITH(THREADS, OUTS * TALL > 8 ? 4 : 5) convolve(CONSTANT Convolution c) {
         UNROLL for (int y = 0; y < TALL; y++)
             UNROLL for (int p = 0; p < 4; p++) sums[o][y][p] = 0;
     int next = c.in_ < DEPTH ? c.in_ : DEPTH, turn = 0;
-    fetch(store, x, first, first_column, c.pictures, next, next, c.in_, HALO);
+    clear(store, 2 * STAGE);
+    fetch(store, x, first, first_column, c.pictures, DEPTH, next, c.in_, HALO);
     fetch_weights(store + DEPTH * PLANE(HALO), &c, w, 0, next, first_out);
     for (int channel = 0; channel < c.in_; channel += DEPTH, turn ^= 1) {
         const float *xs = store + turn * STAGE + place, *ws = store + turn * STAGE + DEPTH * PLANE(HALO) + group;
@@ -138,7 +138,7 @@ KERNEL_WITH(THREADS, OUTS * TALL > 8 ? 4 : 5) convolve(CONSTANT Convolution c) {
         if (after < c.in_) {
             float *to = store + (turn ^ 1) * STAGE;
             next = c.in_ - after < DEPTH ? c.in_ - after : DEPTH;
-            fetch(to, x + after * AREA, first, first_column, c.pictures, next, next, c.in_, HALO);
+            fetch(to, x + after * AREA, first, first_column, c.pictures, DEPTH, next, c.in_, HALO);
             fetch_weights(to + DEPTH * PLANE(HALO), &c, w, after, next, first_out);
         }
         _Pragma("unroll 1") for (int d = 0; d < depth; d++) {
@@ -197,6 +197,7 @@ KERNEL_WITH(THREADS, 4) correlate(CONSTANT Correlation c) {
     UNROLL for (int o = 0; o < 4; o++)
         UNROLL for (int i = 0; i < 2; i++)
             UNROLL for (int r = 0; r < TAPS; r++) sums[o][i][r] = 0;
+    clear(store, 2 * STAGE);
     const long long chunks = (long long)c.bands * c.column_tiles;
     const int begin = (int)(chunks * split / c.splits), end = (int)(chunks * (split + 1) / c.splits);
     for (int chunk = begin - 1; chunk < end; chunk++) { /* one behind what is fetched */
@@ -242,7 +243,7 @@ KERNEL_WITH(THREADS, 4) correlate(CONSTANT Correlation c) {
     float *parts = c.parts + (split * c.clients + client) * c.out * c.in_ * TAPS;
     const int outs = c.out - first_out < OUT ? c.out - first_out : OUT;
     const int row = (c.in_ - first_in < IN ? c.in_ - first_in : IN) * TAPS;
-    for (int o = THREAD / WARP; o < outs; o += THREADS / WARP)
+    for (int o = THREAD / WARP; o < outs; o += WARPS)
         for (int i = THREAD % WARP; i < row; i += WARP)
             parts[((first_out + o) * c.in_ + first_in) * TAPS + i] = store[o * ROW + i];
 }
