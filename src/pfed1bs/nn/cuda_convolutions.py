@@ -1,7 +1,8 @@
 """3 x 3 convolutions of all clients on CUDA devices, each with weights of its own, in one launch.
 
 Libraries have kernels for wide layers; narrow ones of many clients fill little of them, as groups of channels or one by
-one. Ours take tiles of 16, 32 or 64 channels. Which is faster is measured (lanes.py).
+one. Ours take patches of 2 x 4 pixels, or small pictures whole, of a few channels. Which is faster is measured
+(lanes.py).
 """
 
 import ctypes
@@ -15,8 +16,9 @@ from pfed1bs.core import cuda, nvrtc
 from pfed1bs.core.nvrtc import Options, address, launch
 
 TAPS, THREADS, LANES = 9, 128, 8  # as in kernels/convolve.cu
-BLOCKS = 396  # of threads, so that every multiprocessor of a large device has three
-ROOM = 56_000  # bytes of shared memory for a block, so that a multiprocessor has four
+PROCESSORS = 132  # of a large device
+BLOCKS = 3 * PROCESSORS  # of threads, where there is work for so many
+ROOM = 220_000  # bytes of shared memory of a multiprocessor, for the four or five blocks that its registers are for
 SMALLEST = (("HEIGHT", 1), ("WIDTH", 1), ("TALL", 1), ("ACROSS", 1), ("DOWN", 1))
 NARROWEST = {
     "convolve": (*SMALLEST, ("GROUPS", 1), ("OUTS", 2), ("DEPTH", 1)),
@@ -134,9 +136,8 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, back: bool = Fal
         if blocks >= BLOCKS or outs * bands.tall * min(width, 4) <= 16 or outs == 2:
             break
         outs //= 2  # less for a thread, and more threads
-    depth = min(channels, 8)
-    while (room := 8 * depth * (bands.plane(not bands.whole) + TAPS * (groups * outs + 4))) > ROOM and depth > 1:
-        depth = -(-depth // 2)
+    each = 8 * (bands.plane(not bands.whole) + TAPS * (groups * outs + 4))  # bytes of a channel, now and next
+    depth = max(1, min(channels, 8, ROOM // (4 if outs * bands.tall > 8 else 5) // each))
     y = x.new_empty(clients, pictures, out, height, width)
     own = Convolution(
         x=address(x), w=address(w), bias=address(bias), y=address(y), in_=channels, out=out, pictures=pictures,
@@ -145,7 +146,7 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, back: bool = Fal
     )  # fmt: skip
     options = (*bands.options, ("GROUPS", groups), ("OUTS", outs), ("DEPTH", depth))
     if blocks:
-        launch("convolve.cu", "convolve", options, own, x.device, blocks, THREADS, room)
+        launch("convolve.cu", "convolve", options, own, x.device, blocks, THREADS, depth * each)
     return y
 
 
@@ -159,12 +160,11 @@ def correlated(x: Tensor, g: Tensor) -> Tensor:
     while True:
         bands = Bands.of(height, width, patches)
         room = 8 * (sizes[0] * bands.plane(False) + sizes[1] * bands.plane(not bands.whole))
-        if room <= ROOM or patches == 1:
+        if room <= ROOM // 4 or patches == 1:
             break
         patches //= 2
     tiles = -(-out // sizes[0]), -(-channels // sizes[1])
-    chunks = bands.columns * bands.count(pictures)
-    splits = max(1, min(chunks, 2 * BLOCKS // (clients * math.prod(tiles))))
+    splits = _splits(clients * math.prod(tiles), bands.columns * bands.count(pictures))
     parts = x.new_empty(splits, clients, out, channels, 3, 3)
     own = Correlation(
         x=address(x), g=address(g), parts=address(parts), clients=clients, in_=channels, out=out, pictures=pictures,
@@ -179,6 +179,13 @@ def correlated(x: Tensor, g: Tensor) -> Tensor:
 def _lanes(count: int) -> int:
     """Threads for so many groups of channels: a power of two, at most 8."""
     return min(LANES, 1 << (count - 1).bit_length())
+
+
+def _splits(tiles: int, chunks: int) -> int:
+    """Parts of the chunks of every tile: those that give multiprocessors least; a block costs as much as a chunk."""
+    fewest = max(1, min(chunks, -(-BLOCKS // tiles)))
+    counts = range(fewest, max(1, min(chunks, 2 * fewest)) + 1)
+    return min(counts, key=lambda splits: -(-tiles * splits // PROCESSORS) * (-(-chunks // splits) + 1))
 
 
 def _aligned(x: Tensor) -> Tensor:
