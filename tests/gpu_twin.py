@@ -15,11 +15,12 @@ from pfed1bs.core.nvrtc import SOURCES
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
-BEFORE = """
+BEFORE = r"""
 #define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 typedef struct { float x, y, z, w; } float4;
 static _Thread_local int twin_thread;
 static _Thread_local long long twin_block;
@@ -34,6 +35,9 @@ static pthread_barrier_t twin_barrier;
 #define BLOCK twin_block
 #define SYNCHRONISE pthread_barrier_wait(&twin_barrier)
 #define POPCOUNT(x) __builtin_popcount(x)
+#define COPY(count, to, from, known) \
+    for (int copied = 0; copied < (count); copied++) (to)[copied] = (known) ? (from)[copied] : 0
+#define COPIED
 #define ATOMIC_ADD(place, value) __atomic_fetch_add(place, value, __ATOMIC_RELAXED)
 #define ATOMIC_MIN(place, value) twin_min(place, value)
 static inline void twin_min(int *place, int value) {
@@ -59,6 +63,7 @@ void twin(const void *arguments, long long blocks, int threads, int shared) {
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 1 << 16);
     twin_arguments = arguments, twin_blocks = blocks, twin_shared = malloc(shared + 1);
+    memset(twin_shared, 0xff, shared); /* no numbers, so that what was not set is seen */
     pthread_barrier_init(&twin_barrier, NULL, threads);
     for (int i = 0; i < threads; i++)
         if (pthread_create(all + i, &small, twin_work, (void *)(size_t)i)) abort();

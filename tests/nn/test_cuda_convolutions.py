@@ -27,13 +27,21 @@ def weights(clients, out, channels, device):
         (1, 1, 1, 1, 1, 1),
         (3, 5, 9, 33, 3, 7),
         (2, 2, 2, 2, 12, 12),
+        (1, 2, 3, 16, 32, 32),
+        (1, 2, 17, 20, 16, 16),
+        (1, 5, 6, 33, 8, 8),
+        (2, 35, 10, 9, 4, 4),
+        (1, 40, 9, 18, 2, 2),
+        (1, 3, 2, 3, 5, 3),  # narrower than a patch, and taller
+        (1, 1, 2, 2, 3, 140),  # bands side by side
+        (1, 9, 2, 3, 7, 14),  # bands that begin within pictures
     ],
 )
-@pytest.mark.parametrize("blocks", [1, 264])
+@pytest.mark.parametrize("blocks", [1, 396])
 def test_all_clients_at_once_are_each_client_alone(
     device, monkeypatch, blocks, clients, pictures, channels, out, height, width
 ):
-    monkeypatch.setattr(cuda_convolutions, "BLOCKS", blocks)  # wide tiles and one part, or small ones and many
+    monkeypatch.setattr(cuda_convolutions, "BLOCKS", blocks)  # much for a thread and one part, or little and many
     x = torch.randn(clients, pictures, channels, height, width, generator=stream(0, "x")).to(device)
     g = torch.randn(clients, pictures, out, height, width, generator=stream(1, "g")).to(device)
     w, bias = weights(clients, out, channels, device)
