@@ -147,5 +147,6 @@ def test_only_single_precision_pictures_of_a_gpu_are_taken(monkeypatch):
     assert not cuda_convolutions.usable(x, w, torch.zeros(2, 6).double())
     assert not cuda_convolutions.usable(x, w, torch.zeros(6, 2).T)
     assert not cuda_convolutions.usable(x, w.double()) and not cuda_convolutions.usable(x.double(), w)
+    assert not cuda_convolutions.usable(x[..., :0], w) and not cuda_convolutions.usable(x[..., :0, :], w)
     assert not cuda_convolutions.usable(x[0], w) and not cuda_convolutions.usable(x, w.transpose(3, 4))
     assert not cuda_convolutions.usable(torch.zeros(1).expand(1, 1 << 16, 4, 64, 128), w)

@@ -109,7 +109,7 @@ def known(layer: nn.Module) -> bool:
 
 def usable(x: Tensor, w: Tensor, bias: Tensor | None = None) -> bool:
     """Whether the kernels take inputs (K, B, in, H, W), weights (K, out, in, 3, 3) and biases (K, out)."""
-    if x.dim() != 5 or not x.dtype == w.dtype == torch.float32 or not w[0].is_contiguous():
+    if x.dim() != 5 or 0 in x.shape[3:] or not x.dtype == w.dtype == torch.float32 or not w[0].is_contiguous():
         return False
     if bias is not None and (bias.dtype != torch.float32 or not bias[0].is_contiguous()):
         return False
