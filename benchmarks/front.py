@@ -229,7 +229,7 @@ def recorded(run, recipe):
 
 
 def words(kind):
-    return lambda text: [kind(word) for word in text.split(",")]
+    return lambda text: [kind(word) for word in text.split(",") if word]
 
 
 def main():
