@@ -47,6 +47,7 @@ def against(option: str, found: Sequence[Group]) -> Picture:
             if name == "pull":  # from nothing to many times a gradient that has died
                 axes.set_yscale("log", nonpositive="mask")
                 axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_minor_formatter("")
             axes.tick_params(axis="y", labelsize=7)
             axes.set_title(words, fontsize=8)
             axes.set_xlabel(option if place > len(panels) - 2 else "")
