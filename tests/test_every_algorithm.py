@@ -12,6 +12,7 @@ from pfed1bs.core.options import PROVIDED
 from pfed1bs.data import Federation, federate
 from pfed1bs.data import load as load_data
 from pfed1bs.engine import memory
+from pfed1bs.engine.answers import listen
 from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.exchange import rows
 from pfed1bs.engine.rounds import Schedule, begin, simulate
@@ -174,6 +175,16 @@ def test_weights_are_compared_by_checksum_where_clients_have_copies_and_nowhere_
     algorithm = method(name)
     found = [algorithm.replica(state) for state in algorithm.init(2)]
     assert [x is not None for x in found] == [algorithm.replicates] * 2
+
+
+def test_a_message_too_few_or_too_many_is_refused(name):
+    before, last = whole(name)[-2:]
+    if not method(name).up or name == "fedproto":  # whose messages say themselves how much they count
+        return
+    messages = [*listen(method(name), last.uplinks, last.cohort)]
+    for wrong in (messages[1:], messages + messages[:1]):
+        with pytest.raises((ValueError, RuntimeError)):  # the second: of torch, for lengths that differ
+            method(name).aggregate(before.progress.server, wrong, last.cohort)
 
 
 def test_which_methods_personalise():
