@@ -12,6 +12,7 @@ from pfed1bs.core.options import PROVIDED
 from pfed1bs.data import Federation, federate
 from pfed1bs.data import load as load_data
 from pfed1bs.engine import memory
+from pfed1bs.engine.answers import listen
 from pfed1bs.engine.contract import Algorithm, Cohort
 from pfed1bs.engine.exchange import rows
 from pfed1bs.engine.rounds import Schedule, begin, simulate
@@ -163,3 +164,30 @@ def test_every_option_has_a_default_and_the_class_says_where_it_comes_from(name)
         if option.name not in PROVIDED:
             assert option.default is not option.default_factory, option.name
             assert option.metadata["help"], f"{option.name} has no help"
+
+
+def test_the_state_of_the_server_has_its_names_shapes_and_types_from_the_start(name):
+    begun, done = method(name).init(CLIENTS)[0], whole(name)[-1].progress.server
+    assert {key: (x.shape, x.dtype) for key, x in begun.items()} == {key: (x.shape, x.dtype) for key, x in done.items()}
+
+
+def test_weights_are_compared_by_checksum_where_clients_have_copies_and_nowhere_else(name):
+    algorithm = method(name)
+    found = [algorithm.replica(state) for state in algorithm.init(2)]
+    assert [x is not None for x in found] == [algorithm.replicates] * 2
+
+
+def test_a_message_too_few_or_too_many_is_refused(name):
+    before, last = whole(name)[-2:]
+    if not method(name).up or name == "fedproto":  # whose messages say themselves how much they count
+        return
+    messages = [*listen(method(name), last.uplinks, last.cohort)]
+    for wrong in (messages[1:], messages + messages[:1]):
+        with pytest.raises((ValueError, RuntimeError)):  # the second: of torch, for lengths that differ
+            method(name).aggregate(before.progress.server, wrong, last.cohort)
+
+
+def test_which_methods_personalise():
+    shared = {"fedavg", "fedavg-ft", "fedprox", "scaffold", "obda", "obcsaa", "zsign", "eden", "fedbat", "signsgd"}
+    shared |= {"ef-sign", "stc", "fedpaq", "ferret", "powersgd", "eden-two", "decomfl"}
+    assert {name for name in REGISTRY if not algorithm_class(name).personalises} == shared

@@ -30,13 +30,17 @@ class Survey:
     failing: list[str] = field(default_factory=list)
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that run its lines, or any line of its file if those run at import; the shortest first."""
+        """Those that run its lines, the shortest first.
+
+        If those run at import, all tests of files that run any line of its file: what a class says of itself may be
+        read by a test that calls none of its functions.
+        """
         near = {f"{mutant.file}:{line}" for line in range(mutant.first, mutant.last + 1)}
         found = {test for place in near for test in self.lines.get(place, [])}
         if mutant.imported:
-            found = {
-                test for place, tests in self.lines.items() if place.startswith(f"{mutant.file}:") for test in tests
-            }
+            run = (tests for place, tests in self.lines.items() if place.startswith(f"{mutant.file}:"))
+            files = {test.split("::")[0] for tests in run for test in tests}
+            found = {test for test in self.seconds if test.split("::")[0] in files}
         return sorted(found - {*self.failing}, key=lambda test: self.seconds[test])
 
 

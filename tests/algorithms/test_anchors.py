@@ -22,6 +22,7 @@ from pfed1bs.runs.checkpoint import load as load_progress
 from pfed1bs.runs.checkpoint import save
 from pfed1bs.wire.messages import HEADER, decode, encode, fixed_size
 from promise import assert_same
+from tiny import linear
 
 DATA = federate(load("digits"), 12, "iid", cap=20)
 TASK = Task(build("mlp", DATA.shape, DATA.num_classes))
@@ -107,6 +108,22 @@ def test_who_computes_a_code_and_who_is_sent_it_hold_the_same_bits(x, round):
     for row, own in zip(held, (theta, theta + 1), strict=False):
         assert torch.equal(row, anchors.settled(own[None], round)[0])
         assert torch.equal(row, anchors.kept({}, own, round)["theta"])
+
+
+def test_a_coordinate_just_below_a_bound_has_the_level_below_it():
+    """Of 65536 and 44920 the bound between levels 10 and 11 is 44920.1: a wrong digit in it would be seen."""
+    x = torch.tensor([65536.0 + 44920, 65536 - 44920])  # what one butterfly makes of them, up to signs and order
+    for round in range(1, 9):
+        levels = Anchors(linear(), 0, 1).code(x, round)["levels"].tolist()
+        assert sorted(max(level, 15 - level) for level in levels) == [10, 12]  # 15 - level is that of the negative
+
+
+def test_models_that_equal_the_first_are_coded_once(monkeypatch):
+    coded, seen = anchors._coded, []
+    monkeypatch.setattr(anchors, "_coded", lambda block: seen.append(block) or coded(block))
+    theta = FEW.init(0) + torch.arange(14.0)
+    Anchors(FEW, 0, 1).settled(torch.stack([theta, theta, theta + 1, theta]), 1)
+    assert len(seen) == 2 * 3  # two models, three blocks
 
 
 def test_a_code_has_a_tenth_of_error_and_the_right_length_along_what_it_stands_for():

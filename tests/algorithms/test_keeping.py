@@ -153,7 +153,7 @@ def chosen(sums, size=8, choice=ALONE, margin=1.0):
 def test_leaving_a_choice_needs_evidence_against_that_pairs_own_differences():
     # ft is better than alone by 0.25 on average, wherever it differs: mean square 0.25, of 4 samples held: error 0.25.
     sure = summed((0, 1, 0), (0, 0, 0), (1, 1, 1), (1, 1, 1))
-    assert chosen(sure, margin=0.99) == FT and chosen(sure, margin=1.01) == ALONE
+    assert chosen(sure, margin=0.99) == chosen(sure, margin=1.0) == FT and chosen(sure, margin=1.01) == ALONE
     assert chosen(sure, size=32, margin=1.99) == FT  # four times the samples, half the error
     # prox is better than alone by as much, and differs everywhere: mean square 0.75, error 0.43.
     split = summed((0, 0, 1), (0, 0, 1), (1, 1, 0), (1, 1, 1))

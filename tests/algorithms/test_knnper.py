@@ -122,6 +122,18 @@ def test_equal_right_answers_are_settled_by_the_loss():
     assert judged(method, data, A_THIRD_OF_TEN)["personal"]["lam"].tolist() == [1.0]
 
 
+def test_a_client_with_fewer_held_out_samples_than_another_chooses_as_by_itself():
+    few, many = ([0.0, 1.0, 0.25], [0, 1, 0]), ([0.0, 1.0, 0.0, 1.0, 0.25, 0.5], [0, 1, 0, 1, 0, 1])
+    inputs, labels = (torch.tensor([*one, *other]) for one, other in zip(few, many, strict=True))
+    rows = torch.arange(9)
+    data = Federation(inputs[:, None], labels, (rows[:3], rows[3:]), (rows[:1], rows[3:4]), rows, num_classes=2)
+    method, ids = make("knnper", chain(), neighbours=2, holdout=0.3), torch.arange(2)
+    w = torch.tensor(A_THIRD_OF_TEN)
+    both = {"w": w.expand(2, 3), **method.stored({"w": w.expand(2, 3)}, data.batches(ids, 1, 0, **SIZE))}
+    alone = judged(method, toy(*few), A_THIRD_OF_TEN)["personal"]["lam"]
+    assert method.chosen(both, data.batches(ids, 1, 0, **SIZE))[:1].tolist() == alone.tolist() == [1.0]
+
+
 def test_without_holdout_it_trains_as_fedavg_and_all_have_the_same_share():
     data = federate(load("digits"), 4, "dirichlet:0.5", cap=40)
     task = Task(build("mlp", data.shape, 10))

@@ -52,6 +52,15 @@ def test_the_union_lets_more_coordinates_move_than_one_client_keeps():
     assert moved == {"client": 10, "union": 20}
 
 
+def test_a_client_of_few_samples_has_no_part_in_the_majority_and_one_in_the_mean_of_the_votes():
+    updates, part = torch.stack([spikes(1), spikes(2)]), {}
+    for votes in ("hard", "soft"):
+        algorithm = method(decode="sum", votes=votes, iterations=1)
+        mean = algorithm.mean(said(algorithm, updates), cohort([1, 3])).float()
+        part[votes] = float(mean @ updates[0] / mean.norm() / updates[0].norm())
+    assert part["hard"] == 0 and part["soft"] > 0.3
+
+
 @pytest.mark.parametrize("options", [{}, {"decode": "sum", "support": "client"}])
 def test_clients_that_did_not_move_have_no_vote(options):
     algorithm, x = method(**options), spikes(0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pfed1bs.algorithms import REGISTRY, algorithm_class, make
+from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.data import federate, load
 from pfed1bs.engine.rounds import simulate
 from pfed1bs.engine.scores import evaluate
@@ -244,9 +244,3 @@ def test_how_many_gradients_ten_steps_take():
     }  # fmt: skip
     assert make("scaffold", task, control="start").gradients(10) == 20
     assert [make("pfed1bs-delta", task, keep=keep).gradients(10) for keep in ("ft", "best")] == [10, 40]
-
-
-def test_which_methods_personalise():
-    shared = {"fedavg", "fedavg-ft", "fedprox", "scaffold", "obda", "obcsaa", "zsign", "eden", "fedbat", "signsgd"}
-    shared |= {"ef-sign", "stc", "fedpaq", "ferret", "powersgd", "eden-two", "decomfl"}
-    assert {name for name in REGISTRY if not algorithm_class(name).personalises} == shared

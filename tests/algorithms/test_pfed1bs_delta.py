@@ -126,6 +126,14 @@ def test_rotation_is_orthogonal_for_any_length():
         assert torch.allclose(turn.backward(turn.forward(torch.arange(m) + 0.0)), torch.arange(m) + 0.0, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(8,), (5, 3)])
+def test_a_mean_needs_a_message_for_every_share(sizes):
+    said = Code(sizes, 1.0, 0, 0).signed(torch.ones(8))
+    message = {"signs": pack(said["signs"]), "scale": said["scale"]}
+    with pytest.raises(ValueError, match="needs a share|is shorter"):
+        Code(sizes, 1.0, 0, 0).mean([message], torch.tensor([0.25, 0.75]))
+
+
 def test_an_update_of_zero_has_scale_zero():
     assert unbiased(torch.zeros(3)).item() == 0.0
     assert unbiased(torch.tensor([3.0, -4.0])).item() == pytest.approx(25 / 7)

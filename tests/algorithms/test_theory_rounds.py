@@ -21,7 +21,7 @@ from pfed1bs.data import Federation
 from pfed1bs.engine.rounds import begin, simulate
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.diagnostics import objectives, potential
-from tiny import SAMPLES, cohort, given, linear, slope
+from tiny import SAMPLES, aggregated, chain, cohort, given, linear, slope
 
 SIZES, EQUAL = (4, 8, 2, 8, 4, 2), (4, 4, 4, 4, 4, 4)
 BATCH, STEPS, ROUNDS, CLIENTS, M, PADDED = 8, 5, 12, 6, 8, 32
@@ -257,3 +257,11 @@ def test_the_strength_of_the_pull_is_that_of_the_last_step_against_its_gradient(
             grad, pull = torch.tensor(slope(now.tolist(), pairs[k])), algorithm.sketch.pull(now, v, algorithm.gamma)
             now = now - 0.1 * (grad + 0.5 * pull)
         assert told == pytest.approx(float(0.5 * pull.norm() / grad.norm()), rel=1e-4)
+
+
+def test_a_vote_tells_how_many_bits_it_flipped_and_how_many_are_those_of_the_first_weights():
+    old, first, heavy, light = torch.tensor([[1.0, 1, 1], [-1, -1, 1], [1, -1, 1], [-1, 1, -1]])
+    server = {"consensus": pack(old), "first": pack(first)}
+    after = aggregated(PFed1BS(chain(), ratio=1.0), server, {"sketch": pack(torch.stack([light, heavy]))})
+    assert torch.equal(after["consensus"], pack(heavy))
+    assert [float(after[f"log/{name}"]) for name in ("flips", "initial", "ties")] == pytest.approx([1 / 3, 2 / 3, 0])

@@ -158,6 +158,16 @@ def test_gradient_votes_are_taken_at_the_shared_model_and_update_votes_after_tra
     assert float((state["w"] - clients["theta"]).abs().min()) > 0.09  # two steps
 
 
+@pytest.mark.parametrize(("mode", "judged"), [("update", "w"), ("gradient", "tuned")])
+def test_obda_judges_the_trained_model_where_one_is_trained_and_else_the_tuned_one(mode, judged):
+    algorithm = tiny("obda", lr=0.1, mode=mode)
+    server, clients = algorithm.init(1)
+    clients["w"] = torch.tensor([[1.0, 2, 3, 4]])
+    x, y = torch.tensor([[[1.0, -1.0]]]), torch.tensor([[0]])
+    models = algorithm.personal(server, clients, cohort([1], 1), batches(x, y))
+    assert torch.equal(models["personal"]["w"], clients["w"] if judged == "w" else models["tuned"]["w"])
+
+
 def test_signum_votes_with_the_momentum():
     algorithm = tiny("signsgd", beta=0.9, mu=0.0)
     _, clients = algorithm.init(1)
@@ -179,6 +189,8 @@ def test_ef_sign_has_a_scale_per_tensor_if_asked():
     said, error = algorithm.compress(torch.tensor([[3.0, -1, 5]]))
     assert said["scale"].tolist() == [[2, 5]] and error.tolist() == [[1, 1, 0]]
     assert algorithm.up["scale"].size == 8
+    said, _ = tiny("ef-sign", scales="tensor").compress(torch.tensor([[3.0, -1, 0, 0]]))
+    assert said["scale"].tolist() == [[1]]  # one of one tensor, in the shape that the message has
 
 
 def test_ef_sign_adds_the_servers_memory_before_it_signs():

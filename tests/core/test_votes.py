@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pfed1bs.core import native
 from pfed1bs.core.rng import stream
-from pfed1bs.core.votes import pack, sign, tally, unpack, vote, weigh
+from pfed1bs.core.votes import pack, pack_signs, sign, tally, unpack, vote, weigh
 
 
 def signs(*shape):
@@ -30,6 +30,13 @@ def test_bits_are_little_endian_and_the_rest_is_zero(either_path):
     assert pack(x).tolist() == [[1, 1], [0b10000110, 0]]
     assert pack(x).dtype == torch.uint8
     assert unpack(pack(x), 9).tolist() == sign(x).tolist()
+
+
+@pytest.mark.parametrize(("last", "good"), [(1.0, True), (-1.0, True), (0.0, False), (0.5, False)])
+def test_signs_are_packed_like_numbers_and_it_is_told_whether_they_are_signs(last, good):
+    x = torch.tensor([[1.0, -1, -1], [-1.0, 1, last]])
+    bits, told = pack_signs(x)
+    assert torch.equal(bits, pack(x)) and bool(told) == good
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=200))
@@ -116,6 +123,7 @@ def test_sums_are_exact_where_floating_point_is_not(either_path):
     tie = tally(messages, [huge + 1, huge, 1], previous, 1)
     assert (tie.bits.tolist(), tie.ties) == ([1], 1)
     assert vote(messages, [2**31, 2**31, 1], previous, 1).tolist() == [0]
+    assert vote(messages, [2**30, 2**30 - 1, 0], previous, 1).tolist() == [1]  # twice the first needs 33 bits
 
 
 def test_twenty_equal_fair_voters_tie_as_often_as_the_binomial_says(either_path):

@@ -22,6 +22,10 @@ def test_exponent_refuses_shares_that_are_none(share):
         rice.exponent(share)
 
 
+def test_a_number_has_the_fewest_bytes_that_hold_the_largest():
+    assert [rice.width(most) for most in (0, 1, 255, 256, 65_535, 65_536)] == [0, 1, 1, 2, 2, 3]
+
+
 @given(st.lists(st.integers(0, 5000), max_size=60), st.integers(0, 12))
 def test_values_come_back(values, low):
     data = rice.encode(np.array(values, np.int64), low)

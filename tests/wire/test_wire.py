@@ -199,6 +199,7 @@ LAYOUT = {"a": Text(), "z": Signs(9), "w": Floats((2,))}
     [
         (b"", "field 'a' is cut inside its length"),
         (b"\x01\x00\x00", "field 'a' is cut inside its length"),
+        (b"\x01\x00\x00\x00", "field 'a' needs 1 bytes, 0 are left"),
         (b"\xff\xff\xff\xff" + b"1", "field 'a' needs 4294967295 bytes, 1 are left"),
         (b"\x01\x00\x00\x00" + b"x", "field 'a': one to nine digits only"),
         (b"\x01\x00\x00\x00" + b"1\xff", "field 'z' needs 2 bytes, 1 are left"),
