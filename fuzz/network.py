@@ -17,6 +17,7 @@ from pfed1bs.flower.client import checked
 from pfed1bs.nn.task import Task
 from pfed1bs.wire import rice
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
+from pfed1bs.wire.either import Either
 from pfed1bs.wire.messages import (
     HEADER,
     KINDS,
@@ -44,14 +45,16 @@ LAYOUTS: list[Layout] = [
     {"a": Levels((3,), 1 << 16)},
     {"a": Rows(5, 2)},
     {"a": CountedRows(10, 3), "b": Signs(3)},
+    {"a": Floats((2,)), "b": Either(2, 5)},
 ]
 
 
 @cache
 def methods() -> list[Algorithm]:
-    """Every method on a tiny model, and those with coded messages once more."""
+    """Every method on a tiny model, and those with other messages once more."""
     task = Task(nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)))
     coded = [("pfed1bs", {"code": "entropy"}), ("pfed1bs-delta", {"snapshots": "coded"})]
+    coded.append(("powersgd", {"factors": "half"}))
     return [make(name, task) for name in REGISTRY] + [make(name, task, **options) for name, options in coded]
 
 

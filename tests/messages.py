@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
+from pfed1bs.wire.either import Either
 from pfed1bs.wire.rows import CountedRows, Rows
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "wire.md"
@@ -19,6 +20,7 @@ CODECS = {  # by their words in the document; every number or shape comes as a t
     "levels": lambda shape, levels: Levels(shape, *levels),
     "sparse": lambda n, count: Sparse(*n, *count),
     "differences": lambda count: Differences(*count),
+    "either": lambda short, long: Either(*short, *long),
     "rows": lambda shape: Rows(*shape),
     "counted-rows": lambda shape: CountedRows(*shape),
 }

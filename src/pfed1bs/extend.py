@@ -35,6 +35,7 @@ from pfed1bs.nn.descent import Descent, Lifted, Walk
 from pfed1bs.nn.parts import Part
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
+from pfed1bs.wire.either import Either
 from pfed1bs.wire.messages import Codec, Kind, Layout, Message
 from pfed1bs.wire.rows import CountedRows, Rows
 
@@ -55,6 +56,7 @@ __all__ = [
     "Dense",
     "Descent",
     "Differences",
+    "Either",
     "Floats",
     "Judged",
     "Kind",

@@ -31,6 +31,8 @@ REPLICAS = [
     ("ferret", {}),
     ("powersgd", {}),
     ("powersgd", {"rank": 1, "server_lr": 0.5}),
+    ("powersgd", {"factors": "half"}),
+    ("powersgd", {"factors": "half", "rank": 1, "server_lr": 0.5}),
     ("eden-two", {}),
     ("eden-two", {"bits": 1.5, "down_bits": 2.0, "server_lr": 0.3}),
 ]

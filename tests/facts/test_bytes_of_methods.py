@@ -118,6 +118,7 @@ def test_short_messages_have_the_bytes_of_their_sheet(name, option, value):
 def test_snapshots_hold_all_that_is_copied():
     for name, options, more in (
         ("powersgd", {}, 2 * (784 + 256)),
+        ("powersgd", {"factors": "half"}, 2 * (784 + 256)),  # room for the longer factor
         ("decomfl", {"beta": 0.9}, 203_530),
         ("ferret", {}, 0),
     ):

@@ -16,6 +16,7 @@ from pfed1bs.facts import costs
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
+from pfed1bs.wire.either import Either
 from pfed1bs.wire.rows import CountedRows, Rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
@@ -91,6 +92,7 @@ def test_bits_are_those_of_the_formulas_in_whole_bytes(name):
         ({"codes": Levels((40,), 3)}, (80, False, 40, 0, False)),
         ({"mask": Signs(40), "values": Floats((20,))}, (680, False, 20, 0, False)),
         ({"signs": Differences(40)}, (48, True, 40, 40, True)),
+        ({"vectors": Floats((3,)), "factor": Either(2, 5)}, (208, True, 6, 0, False)),
         ({"prototypes": Rows(4, 10)}, (1280, True, 40, 0, False)),
         ({"prototypes": CountedRows(4, 10)}, (1056, True, 30, 0, False)),
     ],

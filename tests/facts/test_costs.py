@@ -66,6 +66,7 @@ def test_every_method_has_the_bits_of_the_summary_table(method):
         ("decomfl", {"directions": 20}, ("0.031", "0.031", "0.031")),
         ("powersgd", {"rank": 1}, ("0.240", "0.698", "8.257")),
         ("powersgd", {"rank": 4}, ("0.838", "2.165", "26.714")),
+        ("powersgd", {"rank": 1, "factors": 1}, ("0.140", "0.454", "5.181")),
         ("eden-two", {"both": 0.3}, ("0.375", "0.750", "24.000")),
         ("eden-two", {"both": 1}, ("1.250", "2.500", "80.000")),
         ("dispfl", {"neighbours": 1}, ("16.499", "22.703", "1240.233")),

@@ -12,6 +12,7 @@ from messages import CODECS, DOCUMENT, VECTORS, Text, codec, fields, same, signe
 from pfed1bs.core.votes import pack
 from pfed1bs.wire import rice
 from pfed1bs.wire.codecs import Differences, Floats, Levels, Signs, Sparse
+from pfed1bs.wire.either import Either
 from pfed1bs.wire.messages import (
     HEADER,
     KINDS,
@@ -65,7 +66,8 @@ def test_the_wire_name_of_a_codec_is_its_own_word_and_not_the_name_of_its_class(
 
     codecs = [Signs(9), Floats(), Floats((2, 3)), Levels((3,), 4), Sparse(100, 5), Differences(9), Rows(10, 256)]
     names = ["signs 9", "floats", "floats 2x3", "levels 3 4", "sparse 100 5", "differences 9", "rows 10x256"]
-    assert [codec.wire for codec in (*codecs, CountedRows(10, 256))] == [*names, "counted-rows 10x256"]
+    codecs, names = [*codecs, CountedRows(10, 256), Either(3, 5)], [*names, "counted-rows 10x256", "either 3 5"]
+    assert [codec.wire for codec in codecs] == names
     assert fingerprint({"a": Renamed(9)}) == fingerprint({"a": Signs(9)})
 
 

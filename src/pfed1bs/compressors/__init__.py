@@ -1,5 +1,6 @@
 """Lossy compressors for methods that average updates."""
 
+from pfed1bs.compressors.alternating import Alternating
 from pfed1bs.compressors.base import Compressor, decompressed
 from pfed1bs.compressors.binary import Binary
 from pfed1bs.compressors.dense import Dense
@@ -9,4 +10,5 @@ from pfed1bs.compressors.onebitcs import OneBitCS
 from pfed1bs.compressors.qsgd import QSGD
 from pfed1bs.compressors.zsign import ZSign
 
-__all__ = ["QSGD", "Binary", "Compressor", "Dense", "Eden", "LowRank", "OneBitCS", "ZSign", "decompressed"]
+__all__ = ["QSGD", "Alternating", "Binary", "Compressor", "Dense", "Eden", "LowRank", "OneBitCS", "ZSign"]
+__all__ += ["decompressed"]

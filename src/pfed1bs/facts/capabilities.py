@@ -20,6 +20,7 @@ from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.runs.config import Config, Options
 from pfed1bs.wire.codecs import Differences, Sparse
+from pfed1bs.wire.either import Either
 from pfed1bs.wire.messages import Codec, Layout
 from pfed1bs.wire.rows import CountedRows, Rows
 
@@ -137,6 +138,8 @@ def measured(codec: Codec, own: int) -> tuple[int, int]:
             return 32 * min(own, classes) * (features + 1), min(own, classes) * features
         case Differences():
             return 8 * codec.longest, codec.count
+        case Either(short, long):  # in turns
+            return 16 * (short + long), (short + long) // 2
     if codec.size is None:
         raise ValueError(f"the size of {codec} varies and nobody knows what to expect; say it in capabilities.measured")
     return 8 * codec.size, prod(codec.shape)

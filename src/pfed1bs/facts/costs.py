@@ -27,6 +27,7 @@ class Detail:
     directions: int = 10  # P: directions of a step (decomfl)
     share: float = 1 / 320  # K / n: coordinates per weight (ferret)
     rank: int = 2  # r, at most that of every weight tensor (powersgd)
+    factors: int = 2  # of P and Q in a message; 1: in turns, the mean of two rounds (powersgd)
     edges: int = 1_306  # rows and columns of all weight tensors (powersgd)
     both: float = 0.1  # bits per coordinate each way (eden-two)
     neighbours: int = 2  # links that a client hears (dispfl)
@@ -114,7 +115,7 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {  # up and down, per client that
     "delta-float32": ways(lambda n, m, d: 32 * n),  # statistics stay at the client
     "decomfl": ways(lambda n, m, d: 32 * d.moves * d.directions),
     "ferret": ways(lambda n, m, d: 32 * max(1, int(d.share * n + 0.5))),
-    "powersgd": ways(lambda n, m, d: 32 * (d.rank * d.edges + d.plain)),
+    "powersgd": ways(lambda n, m, d: 16 * d.factors * d.rank * d.edges + 32 * d.plain),
     "eden-two": ways(lambda n, m, d: round(d.both * padded(n)) + 32),
 }
 

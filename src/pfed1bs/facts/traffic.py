@@ -42,7 +42,7 @@ def task(net: str) -> Task:
     return Task(build(net, SHAPES[net], NETS[net].detail.classes))
 
 
-def traffic(method: str, net: str, **options: float) -> Sent:
+def traffic(method: str, net: str, **options: float | str) -> Sent:
     """With its defaults but for these options."""
     detail, algorithm = NETS[net].detail, make(method, task(net), 0, **options)
     up, down = way(algorithm.up, detail.own), way(algorithm.down, detail.own)

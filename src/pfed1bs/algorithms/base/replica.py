@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.finetuning import Tuning
@@ -104,3 +105,10 @@ def summed(start: Tensor, shares: Tensor, values: Iterable[Tensor]) -> Tensor:
     for share, value in zip(shares.tolist(), values, strict=True):
         total += value.double().mul_(share)
     return total.float()
+
+
+def averaged(layout: Layout, shares: Tensor, messages: Iterable[Message]) -> Message:
+    """The mean of messages of real numbers (count,), field by field; summed in the same way."""
+    sizes = [codec.shape[0] for codec in layout.values()]
+    joined = (torch.cat([message[name] for name in layout]) for message in messages)
+    return dict(zip(layout, torch.split(summed(torch.zeros(sum(sizes)), shares, joined), sizes), strict=True))
