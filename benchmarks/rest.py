@@ -7,8 +7,10 @@ A table has runs of pfed1bs-delta at rest with both m / n, of ditto and fedavg-f
 pfed1bs-delta with rest = 0 and steps of 0.1, 0.3 and 1 (docs/reproduce.md). For each run at rest: how far its end
 lies below its best evaluation; what it has less than the best fixed choice of step and rounds, which is made on the
 test samples, for the mean over the seeds; what it has less than ditto and fedavg-ft, and with fewer bits less than with
-more. `--join` makes such a table of two that `pfed1bs compare` wrote, the second of runs with rest = 0. Of tables that
-lack some of these, those of earlier rules (results/rest/earlier.json), what there is; of several data sets each apart.
+more. `--join` makes such a table of those that `pfed1bs compare` wrote, with rest and without, or adds them to one. Of
+tables that lack some of these, those of earlier rules (results/rest/earlier.json), what there is; of several data sets
+each apart. Of the best evaluation also what is left of it if every seed's is chosen by the others: the highest of many
+evaluations is too high by itself.
 """
 
 import argparse
@@ -67,17 +69,40 @@ def best_fixed(methods):
     return max(whole.items(), key=lambda item: fmean(item[1].values()))
 
 
-def joined(rest, fixed):
-    """Both tables as one, as text; runs of the second say that they do not rest."""
-    first, second = (json.loads(Path(name).read_text()) for name in (rest, fixed))
-    for run in second["runs"]:
-        run["label"] = f"{run['algorithm']} rest=0 " + " ".join(
-            f"{key}={value:g}" for key, value in run["options"].items()
-        )
+def joined(names):
+    """Tables as one, as text: of two runs with one label and seed the later; a label says whether models may rest."""
+    runs, tables = {}, [json.loads(Path(name).read_text()) for name in names]
+    for found in tables:
+        for run in found["runs"]:
+            label = run["label"] if "what" in found else labelled(run, found["recipe"]["rest"])
+            runs[label, run["seed"]] = {**run, "label": label}
     what = "runs that end when all models are at rest, and fixed steps and rounds"
-    lines = ",\n  ".join(map(json.dumps, [*first["runs"], *second["runs"]]))
-    head = json.dumps({"what": what, "recipe": first["recipe"]}, indent=1)
+    order = [*dict.fromkeys(label for label, _ in runs)]
+    lines = ",\n  ".join(json.dumps(run) for _, run in sorted(runs.items(), key=lambda item: order.index(item[0][0])))
+    head = json.dumps({"what": what, "recipe": tables[0]["recipe"]}, indent=1)
     return f'{head[:-2]},\n "runs": [\n  {lines}\n ]\n}}\n'
+
+
+def labelled(run, rest):
+    """The method of a run with all its options."""
+    options = [f"{key}={value:g}" for key, value in sorted(run["options"].items())]
+    return " ".join([run["algorithm"], *([] if rest else ["rest=0"]), *options])
+
+
+def chosen_by_others(runs):
+    """The accuracy of each seed at the evaluation that is the best of the others' mean, at most at its own last one."""
+    found = {}
+    for seed, run in runs.items():
+        others, own = [other for key, other in runs.items() if key != seed], run["curve"]
+        rounds = [number for number, *_ in own]
+        mean = {number: fmean(at(other["curve"], number) for other in others) for number in rounds}
+        found[seed] = at(own, max(rounds, key=mean.__getitem__))
+    return found
+
+
+def at(curve, number):
+    """The accuracy of a run after so many rounds, or its last one if it ended before."""
+    return next((accuracy for done, _, accuracy in curve if done >= number), curve[-1][-1])
 
 
 def gaps(methods):
@@ -93,6 +118,9 @@ def gaps(methods):
     }
     for label in [label for label in methods if "rest=0 " not in f"{label} " and label != "local"]:
         found.append(gap(label, "its best evaluation", ends[label], highest[label]))
+        if len(methods[label]) > 1:
+            others = chosen_by_others(methods[label])
+            found.append(gap(label, "its best evaluation as the other seeds choose it", ends[label], others))
         if label.startswith("pfed1bs-delta"):
             found += [gap(label, fixed_name, ends[label], fixed)] if fixed else []
             others = ("ditto", "fedavg-ft", *((MORE,) if label == FEWER else ()))
@@ -104,11 +132,11 @@ def gaps(methods):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*")
-    parser.add_argument("--join", nargs=2, metavar=("REST", "FIXED"))
+    parser.add_argument("--join", nargs="+", metavar="TABLE")
     parser.add_argument("--out", type=Path, help="with --join: for the table; else: for the differences")
     own = parser.parse_args()
     if own.join:
-        own.out.write_text(joined(*own.join))
+        own.out.write_text(joined(own.join))
         own.tables.append(str(own.out))
     differences = {}
     parts = [(path, data) for path in own.tables for data in sorted(sets(path))]
