@@ -82,11 +82,12 @@ def measure(own, flags):
 def join(own, flags):
     """The runs of several files as one."""
     runs = {}
-    for path in map(Path, own.files):
-        found = json.loads(path.read_text())
+    for path, _, names in (text.partition("=") for text in own.files):
+        found = json.loads(Path(path).read_text())
         ours = found["runs"] if "summary" in found else map(taken, found["runs"])
-        for run in filter(None, ours):
-            runs[tuple(run[key] for key in ("data", "algorithm", "steps", "ratio", "seed"))] = run
+        for run in ours:
+            if run and (not names or run["algorithm"] in names.split(",")):
+                runs[tuple(run[key] for key in ("data", "algorithm", "steps", "ratio", "seed"))] = run
     order = [*NAMES]
     about = {"command": shlex.join(["python", "benchmarks/front.py", *sys.argv[1:]]), "environment": environment()}
     write(Path(own.out), about, sorted(runs.values(), key=lambda run: (order.index(run["data"]), run["seed"])))
@@ -246,7 +247,7 @@ def main():
     part.add_argument("--out", required=True, help="file for the results")
     part.set_defaults(work=measure)
     part = parts.add_parser("join", help="one file of several")
-    part.add_argument("files", nargs="+")
+    part.add_argument("files", nargs="+", help="FILE, or FILE=ALGORITHM,... for some of its runs")
     part.add_argument("--out", required=True)
     part.set_defaults(work=join)
     part = parts.add_parser("figure", help="one picture of all data sets")
