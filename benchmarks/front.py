@@ -148,7 +148,8 @@ def panel(axes, lines):
     for steps, colour, marker in zip(numbers, COLOURS, MARKERS, strict=False):
         points = sorted((line for line in delta if line["steps"] == steps), key=lambda line: line["ratio"])
         x, y = ([point[key] for point in points] for key in ("total_mib", "above_ditto"))
-        error = [point["interval"][1] - point["above_ditto"] if point["interval"] else 0 for point in points]
+        known = [point["interval"] if point["seeds"] > 2 else None for point in points]  # of two it says nothing
+        error = [ends[1] - point["above_ditto"] if ends else 0 for ends, point in zip(known, points, strict=True)]
         label = f"{steps} steps a round"
         axes.errorbar(x, y, error, color=colour, marker=marker, markersize=3.5, linewidth=1.2, label=label)
         for place, point in enumerate(points if steps == numbers[-1] else ()):
