@@ -253,6 +253,16 @@ def test_the_documented_numbers(monkeypatch):
     assert awake_for(0.1, 14, 10, loss=[1.0, *[0.0] * 13]) == 12  # 0.8^11 < 0.1 <= 0.8^10
 
 
+def test_the_way_back_begins_anew_with_a_model_that_was_not_held_before():
+    flat = [1.0] * 12
+    assert awake_for(0.02, 12, loss=flat, apart=[10.0, 20.0, *[0.0] * 10]) == 12  # another model, not one that came back
+    again = [10.0, 20.0, 5.0, 0.0, 10.0, 20.0, 5.0, *[5.0] * 5]  # back in the third round of the second model
+    assert awake_for(0.02, 12, loss=flat, apart=again) == 4 + 5
+    alone = [0.0, 0.0, 0.0, 1.0, *[0.0] * 8]
+    held = [10.0, 20.0, 5.0, 15.0, 10.0, 20.0, 5.0, *[5.0] * 5]
+    assert awake_for(0.02, 12, loss=flat, apart=held, awake=alone) == 4 + 5
+
+
 def test_a_client_that_is_alone_does_not_rest_and_has_the_bits_of_training_alone():
     quiet = resting(method("pfed1bs-delta", keep="best", trial=2, again=2, margin=1e6), 1e9)
     done, alone = rounds(quiet, 7), rounds(method("local"), 7)

@@ -71,7 +71,7 @@ class Resting(Around):
         level = torch.full_like(loss, self.level) if near is None else torch.where(near > 0, self.level / 2, self.level)
         on, way = before | (loss < torch.minimum(LEFT / cohort.sizes.to(loss), level)), {}
         if near is not None:
-            way = _returned(own, near)
+            way = _returned(own, near, asleep & (near > 0))
             on = on | (way["back"] > 0) & (way["turns"] >= (LONGER if "log/apart" in state else 1) * way["back"])
         on = on & asleep
         w = chosen(before, clients["w"], state["w"])
@@ -84,11 +84,15 @@ class Resting(Around):
         return {**models, "personal": _kept(clients, models["personal"])}
 
 
-def _returned(own: State, distance: Tensor) -> State:
-    """The longest distance (S,) from the shared model, rounds so far, and after how many it had come back; or 0."""
+def _returned(own: State, distance: Tensor, held: Tensor) -> State:
+    """The longest distance (S,) from the shared model, rounds so far, and after how many it had come back; or 0.
+
+    All three begin anew with a model that is held near the shared one after one that was not.
+    """
     far, turns = torch.maximum(own["far"], distance), own["turns"] + 1
     back = torch.where((own["back"] == 0) & (distance < NEAR * far), turns, own["back"])
-    return {"far": far, "turns": turns, "back": back}
+    way = {"far": far, "turns": turns, "back": back}
+    return {name: torch.where(held, value, torch.zeros_like(value)) for name, value in way.items()}
 
 
 def smoothed(before: Tensor, fresh: Tensor) -> Tensor:
