@@ -13,7 +13,8 @@ from pfed1bs.algorithms import make
 from pfed1bs.algorithms.base import anchors
 from pfed1bs.algorithms.base.anchors import Anchors, advised, layout, period
 from pfed1bs.compressors.eden import CODEBOOKS
-from pfed1bs.core.rng import bits, key
+from pfed1bs.core.rng import bits, key, stream
+from pfed1bs.core.votes import sign
 from pfed1bs.data import federate, load
 from pfed1bs.engine.rounds import Schedule, begin, prepare, simulate
 from pfed1bs.nn.models import build
@@ -204,6 +205,18 @@ def test_all_clients_hold_the_bits_of_the_server_and_the_model_is_rounded_at_anc
         assert "differing" not in done.log
         assert before is None or not torch.equal(before, now.server["theta"])
         before = now.server["theta"]
+
+
+def test_own_models_follow_the_step_at_an_anchor_and_not_the_rounding():
+    algorithm = coded()
+    _, clients = algorithm.init(2)
+    v = sign(torch.randn(algorithm.m, generator=stream(0, "v")))
+    said = {"signs": v, "scale": torch.full(algorithm.down["scale"].shape, 0.1)}
+    for round, rounded in ((2, False), (3, True)):
+        after, moved = algorithm.absorb(clients, said, round), clients["theta"] + algorithm.heard(said, round - 1)
+        assert torch.equal(after["theta"], moved) != rounded
+        assert torch.allclose(after["w"], moved, atol=1e-6)  # which began where theta did
+    assert not torch.allclose(after["theta"], moved, atol=1e-4)
 
 
 def test_save_and_resume_equals_uninterrupted_with_coded_snapshots(tmp_path):
