@@ -255,7 +255,7 @@ def test_the_documented_numbers(monkeypatch):
 
 def test_the_way_back_begins_anew_with_a_model_that_was_not_held_before():
     flat = [1.0] * 12
-    assert awake_for(0.02, 12, loss=flat, apart=[10.0, 20.0, *[0.0] * 10]) == 12  # another model, not one that came back
+    assert awake_for(0.02, 12, loss=flat, apart=[10.0, 20.0, *[0.0] * 10]) == 12  # not one that came back
     again = [10.0, 20.0, 5.0, 0.0, 10.0, 20.0, 5.0, *[5.0] * 5]  # back in the third round of the second model
     assert awake_for(0.02, 12, loss=flat, apart=again) == 4 + 5
     alone = [0.0, 0.0, 0.0, 1.0, *[0.0] * 8]
