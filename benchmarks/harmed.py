@@ -4,7 +4,7 @@
 
 One client of 20 whose labels are permuted, in training and test samples alike, with 20 and with 100 samples each and
 lambda 0.1 and 1; and four partitions with 100 samples a client, where nobody's labels are. `--validate` judges on
-training samples, for choosing options (`--options '{"margin": 2}'`).
+training samples, for choosing options (`--options '{"margin": 2}'`). `--rest 0.02` lets models rest, as runs do.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from statistics import fmean
 import torch
 from spare import spared
 
-from pfed1bs import Task, build, evaluate, federate, load, make, simulate, stream
+from pfed1bs import Task, build, evaluate, federate, load, make, resting, simulate, stream
 from pfed1bs.report.statistics import Difference
 from pfed1bs.runs.environment import environment
 
@@ -57,7 +57,7 @@ def run(job):
     options = {"lr": 0.05} if name == "local" else {"lr": 0.05, "keep": name, "lam": lam}
     options |= own.options if name == "best" else {}
     task = Task(build("mlp", data.shape, data.num_classes))
-    method = make("local" if name == "local" else "pfed1bs-delta", task, seed, **options)
+    method = resting(make("local" if name == "local" else "pfed1bs-delta", task, seed, **options), own.rest)
     [done] = deque(simulate(method, data, rounds=own.rounds, batch=64, seed=seed, device=own.device), maxlen=1)
     score = evaluate(method, data, done.progress, seed=seed)["personal"]
     row = {"partition": partition, "cap": cap, "lam": lam, "permuted": permuted, "seed": seed, "model": name}
@@ -92,6 +92,7 @@ def apart(ours, theirs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rest", type=float, default=0.0, help="level of the rule of rest")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--parallel", type=int, default=1, help="processes side by side")
