@@ -124,6 +124,16 @@ def test_rows_of_another_machine_join_by_themselves_with_their_provenance(quick,
     }
 
 
+def test_of_rows_that_fit_the_one_that_logged_the_most_is_taken_over(tmp_path):
+    run = plan.read("fig-projection", RECIPES).planned(RECIPES, quick=True)[0]
+    config = finished.settings(run.entry.config)
+    plain, rich = ({"config": config, "curve": dict.fromkeys(keys, [])} for keys in ("a", "ab"))
+    for order in ([plain, rich], [rich, plain], [{"config": config, "diverged": True}, rich]):
+        known = finished.Finished(tmp_path / str(len(list(tmp_path.iterdir()))))
+        known.join(order, [run])
+        assert [row["curve"] for row in known.rows] == [rich["curve"]]
+
+
 def test_a_run_folder_is_joined_as_a_row(tmp_path):
     run = plan.read("fig-projection", RECIPES).planned(RECIPES, quick=True)[0]
     words = ["--data.name", "digits", "--data.augment", "false", "--rest", "0", "--algorithm.lam", "5e-4"]

@@ -67,10 +67,10 @@ class Finished:
             alike = found.get(_kind(settings(run.entry.config)), [])
             fitting = [row for row in alike if same(row, run.entry.config)]
             if fitting and not self.find(run):
+                row = max(fitting, key=lambda row: len(cast(Curve, row.get("curve", {}))))  # that logged the most
                 told = {"sampled": run.entry.config.sampled} if run.entry.config.sampled else {}  # all, said or not
-                plain = {key: value for key, value in cast(Json, fitting[0]["config"]).items() if key != "sampled"}
-                config = {**plain, **told}
-                self.add({**fitting[0], "part": run.part, "label": run.label, "config": config})
+                plain = {key: value for key, value in cast(Json, row["config"]).items() if key != "sampled"}
+                self.add({**row, "part": run.part, "label": run.label, "config": {**plain, **told}})
 
 
 def elsewhere(folder: Path) -> list[Json]:
