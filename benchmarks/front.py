@@ -36,6 +36,7 @@ from pfed1bs.studies.comparison import Entry, entries, side_by_side, variant
 RECIPES = ("mnist-delta", "fmnist-delta", "cifar10-few", "svhn-few", "cifar100-small")
 RATIOS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 STEPS = (10, 20, 40)
+NAMED = (0.1, 0.01, 0.001)  # m / n that have room for their number
 ROW = 0.165  # inches for a method
 BESIDE = ("local", "fedavg-ft", "ditto", "decomfl")
 KEPT = "rounds rested accuracy accuracy_global total_mib catch_up_mib ratio_to_fedavg seconds commit device".split()
@@ -152,9 +153,9 @@ def panel(axes, lines):
         error = [ends[1] - point["above_ditto"] if ends else 0 for ends, point in zip(known, points, strict=True)]
         label = f"{steps} steps a round"
         axes.errorbar(x, y, error, color=colour, marker=marker, markersize=3.5, linewidth=1.2, label=label)
-        for place, point in enumerate(points if steps == numbers[-1] else ()):
-            free = ((5, -10), "left") if 2 * place >= len(points) else ((-4, 4), "right")
-            write_at(axes, f"{point['ratio']:g}", point, colour, *free)
+        for point in points if steps == numbers[-1] else ():
+            if point["ratio"] in NAMED:
+                write_at(axes, f"{point['ratio']:g}", point, colour, (4, -11), "left")
     for line in lines:
         if line["algorithm"] == "local":
             axes.axhline(line["above_ditto"], color=MUTED, linestyle="--", linewidth=1, label="alone")
