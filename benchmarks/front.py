@@ -85,7 +85,7 @@ def join(own, flags):
     runs = {}
     for path, _, names in (text.partition("=") for text in own.files):
         found = json.loads(Path(path).read_text())
-        ours = found["runs"] if "summary" in found else map(taken, found["runs"])
+        ours = found["runs"] if "summary" in found else (taken(run, found["recipe"]["steps"]) for run in found["runs"])
         for run in ours:
             if run and (not names or run["algorithm"] in names.split(",")):
                 runs[tuple(run[key] for key in ("data", "algorithm", "steps", "ratio", "seed"))] = run
@@ -94,13 +94,12 @@ def join(own, flags):
     write(Path(own.out), about, sorted(runs.values(), key=lambda run: (order.index(run["data"]), run["seed"])))
 
 
-def taken(run):
+def taken(run, steps):
     """A run of a table as one of ours; None for one without rest, or of a method that is not shown here."""
     if "rest=0" in run["label"].split() or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
         return None
-    gradients = 2 if run["algorithm"] in ("pfed1bs-delta", "ditto") else 1  # of a step
     told = {"data": run["dataset"], "model": run["model"], "algorithm": run["algorithm"], "seed": run["seed"]}
-    told |= {"steps": run["gradients"] // gradients, "ratio": run["options"].get("ratio")}
+    told |= {"steps": steps, "ratio": run["options"].get("ratio")}
     return told | {key: run[key] for key in KEPT if key in run}
 
 

@@ -10,5 +10,15 @@ from pfed1bs.compressors.onebitcs import OneBitCS
 from pfed1bs.compressors.qsgd import QSGD
 from pfed1bs.compressors.zsign import ZSign
 
-__all__ = ["QSGD", "Alternating", "Binary", "Compressor", "Dense", "Eden", "LowRank", "OneBitCS", "ZSign"]
-__all__ += ["decompressed"]
+__all__ = [
+    "QSGD",
+    "Alternating",
+    "Binary",
+    "Compressor",
+    "Dense",
+    "Eden",
+    "LowRank",
+    "OneBitCS",
+    "ZSign",
+    "decompressed",
+]
