@@ -1,6 +1,6 @@
 """How long a table takes by the clock: any command of pfed1bs from its start to its end, one row each.
 
-    python benchmarks/clock.py results/tables-gpu.json compare cifar10-few --rounds 300 --seeds 0,1,2 --parallel 6
+    python benchmarks/clock.py results/tables-gpu.json compare cifar10-delta --rounds 300 --seeds 0,1,2 --parallel 6
     BESIDE="9 processes of other runs" python benchmarks/clock.py results/tables-gpu.json compare mnist-2class
 
 The row has the command, the seconds, what was run where and who else computed on the device meanwhile; rows of other

@@ -33,7 +33,7 @@ from pfed1bs.runs.config import load
 from pfed1bs.runs.environment import environment
 from pfed1bs.studies.comparison import Entry, entries, side_by_side, variant
 
-RECIPES = ("mnist-delta", "fmnist-delta", "cifar10-few", "svhn-few", "cifar100-small")
+RECIPES = ("mnist-delta", "fmnist-delta", "cifar10-delta", "svhn-delta", "cifar100-small")
 RATIOS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 STEPS = (10, 20, 40)
 NAMED = (0.1, 0.01, 0.001)  # m / n that have room for their number
@@ -95,8 +95,8 @@ def join(own, flags):
 
 
 def taken(run, steps):
-    """A run of a table as one of ours; None for one without rest, or of a method that is not shown here."""
-    if "rest=0" in run["label"].split() or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
+    """A run of a table as one of ours; None for one without rest, with a step, or of a method that is not shown here."""
+    if {"rest=0", "step"} & {*run["label"].split(), *run["options"]} or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
         return None
     told = {"data": run["dataset"], "model": run["model"], "algorithm": run["algorithm"], "seed": run["seed"]}
     told |= {"steps": steps, "ratio": run["options"].get("ratio")}
