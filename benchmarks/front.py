@@ -95,8 +95,9 @@ def join(own, flags):
 
 
 def taken(run, steps):
-    """A run of a table as one of ours; None for one without rest, with a step, or of a method that is not shown here."""
-    if {"rest=0", "step"} & {*run["label"].split(), *run["options"]} or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
+    """A run of a table as one of ours; None for one that does not rest, has a step, or is of no method shown here."""
+    apart = {"rest=0", "step"} & {*run["label"].split(), *run["options"]}
+    if apart or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
         return None
     told = {"data": run["dataset"], "model": run["model"], "algorithm": run["algorithm"], "seed": run["seed"]}
     told |= {"steps": steps, "ratio": run["options"].get("ratio")}

@@ -123,7 +123,11 @@ def gaps(methods):
             found.append(gap(label, "its best evaluation as the other seeds choose it", ends[label], others))
         if label.startswith("pfed1bs-delta"):
             found += [gap(label, fixed_name, ends[label], fixed)] if fixed else []
-            others = ("ditto", "fedavg-ft", *(other for other in (MORE, FEWER) if label.startswith(FEWER) and other != label))
+            others = (
+                "ditto",
+                "fedavg-ft",
+                *(other for other in (MORE, FEWER) if label.startswith(FEWER) and other != label),
+            )
             found += [gap(label, other, ends[label], ends[other]) for other in others if other in ends]
             found.append(gap(label, "ditto, each at its best evaluation", highest[label], highest["ditto"]))
     return found
