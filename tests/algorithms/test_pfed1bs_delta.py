@@ -204,15 +204,20 @@ def test_replicas_of_returning_clients_equal_the_shared_model(options):
     assert done.traffic.catch_up >= 0
 
 
-def test_the_step_is_one_until_noise_would_be_five_times_an_update():
+def test_the_step_is_one_shorter_with_few_bits_and_where_noise_would_be_five_times_an_update():
     def step(clients: int, ratio: float, **options: float) -> float:
         ids = torch.arange(clients)
         cohort = Cohort(0, 3, ids, torch.full((clients,), 50), torch.zeros_like(ids))
         return PFed1BSDelta(Task(nn.Linear(8, 2)), ratio=ratio, **options).size(cohort)
 
     assert step(20, 0.1) == 1.0  # noise of (pi / 2) sqrt(1 / (20 * 0.1)) = 1.1 updates
-    assert step(5, 0.01) == pytest.approx(5 / (math.pi / 2 * 20**0.5))
-    assert step(5, 0.01, step=0.5, decay=0.1) == pytest.approx(0.5 / 1.3)
+    assert step(20, 0.041) == 1.0 and step(20, 0.03) == pytest.approx(0.75**0.5)  # 0.1 is advised
+    assert step(20, 0.01) == step(20, 0.003) == 0.5
+    assert step(20, 0.001) == pytest.approx(5 / (math.pi / 2 * 50**0.5))  # less than a half
+    assert step(20, 0.01, share=0.01) == 1.0  # which is what is advised where clients take part rarely
+    assert step(5, 0.021, share=0.25) == 1.0 and step(5, 0.01, share=0.25) == pytest.approx(0.5**0.5)
+    assert step(3, 0.01, share=0.01) == pytest.approx(5 / (math.pi / 2 * (100 / 3) ** 0.5))
+    assert step(5, 0.01, step=0.6, decay=0.1) == pytest.approx(0.6 / 1.3)
     assert step(5, 0.01, feedback=True) == 1.0  # what a step loses comes back
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
-from math import pi
+from math import pi, sqrt
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from pfed1bs.wire.codecs import Floats, Signs
 from pfed1bs.wire.messages import Layout, Message
 
 NOISE = 5.0  # how much longer than a client's update a step may be
+ENOUGH = 0.4  # of the bits that are advised, for steps of 1
+SHORTEST = 0.5  # step with few bits: half of it is quiet enough, and less is slow
 SMALL = 1 << 19  # weights of a model whose codes are kept for many rounds
 SAFE = 1.0  # the same where clients may undo a step whole in one round: longer ones grow from round to round
 
@@ -140,6 +142,11 @@ def bounded(weights: Tensor, ratio: float, heard: float = 1.0, most: float = NOI
     """
     noise: float = (pi / 2) * float(weights.square().sum() / ratio) ** 0.5  # of a step of 1, in updates
     return min(1.0, most / (noise / heard))
+
+
+def quiet(part: float) -> float:
+    """eta_g for this part of the bits that are advised: 1 for ENOUGH, then as noise demands, down to SHORTEST."""
+    return max(SHORTEST, min(1.0, sqrt(part / ENOUGH)))
 
 
 def unbiased(a: Tensor) -> Tensor:
