@@ -96,8 +96,8 @@ def join(own, flags):
 
 def taken(run, steps):
     """A run of a table as one of ours; None for one that does not rest, has a step, or is of no method shown here."""
-    apart = {"rest=0", "step"} & {*run["label"].split(), *run["options"]}
-    if apart or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
+    words = run["label"].split()
+    if any(word.startswith(("rest=", "step=")) for word in words) or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
         return None
     told = {"data": run["dataset"], "model": run["model"], "algorithm": run["algorithm"], "seed": run["seed"]}
     told |= {"steps": steps, "ratio": run["options"].get("ratio")}

@@ -19,6 +19,7 @@ RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 TUNED = {  # recipes, and the searches whose options they have
     "mnist-all": ("tuning-mnist.json",),
     "fmnist-few": ("tuning-fmnist-few.json",),
+    "svhn-few": ("tuning-svhn-few.json",),
     "mnist-bytes": ("tuning-bytes/mnist-bytes.json", "tuning-bytes/mnist-bytes-powersgd.json"),
     "mnist-bytes-low": ("tuning-bytes/mnist-bytes-low.json", "tuning-bytes/mnist-bytes-low-powersgd.json"),
 }
