@@ -66,6 +66,7 @@ def measured(entry, folder):
     summary, config = json.loads((folder / entry.name / "summary.json").read_text()), entry.config
     told = {"data": config.data.name, "model": config.model.name, "algorithm": config.method, "seed": config.seed}
     told |= {"steps": config.steps, "rounds": config.rounds, "ratio": config.algorithm.get("ratio")}
+    told |= {key: config.algorithm[key] for key in ("step",) if config.algorithm.get(key)}
     return {**told, **{key: summary[key] for key in KEPT if key in summary}}
 
 

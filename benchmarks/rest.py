@@ -126,7 +126,7 @@ def gaps(methods):
             others = (
                 "ditto",
                 "fedavg-ft",
-                *(other for other in (MORE, FEWER) if label.startswith(FEWER) and other != label),
+                *(other for other in (MORE, FEWER) if f"{label} ".startswith(f"{FEWER} ") and other != label),
             )
             found += [gap(label, other, ends[label], ends[other]) for other in others if other in ends]
             found.append(gap(label, "ditto, each at its best evaluation", highest[label], highest["ditto"]))

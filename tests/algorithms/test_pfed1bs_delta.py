@@ -213,6 +213,8 @@ def test_the_step_is_one_shorter_with_few_bits_and_where_noise_would_be_five_tim
     assert step(20, 0.1) == 1.0  # noise of (pi / 2) sqrt(1 / (20 * 0.1)) = 1.1 updates
     assert step(20, 0.041) == 1.0 and step(20, 0.03) == pytest.approx(0.75**0.5)  # 0.1 is advised
     assert step(20, 0.01) == step(20, 0.003) == 0.5
+    assert step(100, 0.01) == step(1000, 0.003) == 1.0  # noise of less than 1.75 updates
+    assert step(60, 0.01) == pytest.approx(1.75 / (math.pi / 2 * (100 / 60) ** 0.5))
     assert step(20, 0.001) == pytest.approx(5 / (math.pi / 2 * 50**0.5))  # less than a half
     assert step(20, 0.01, share=0.01) == 1.0  # which is what is advised where clients take part rarely
     assert step(5, 0.021, share=0.25) == 1.0 and step(5, 0.01, share=0.25) == pytest.approx(0.5**0.5)

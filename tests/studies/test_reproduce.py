@@ -227,6 +227,7 @@ def test_every_cell_of_the_paper_stands_beside_a_run(name):
         ([99.0, 99.2], "differs: 1.27 higher"),
         ([90.0], "differs: 7.83 lower"),
         ([90.0, 100.0], "open: two standard errors are 10.00"),  # 2.83 away: too few seeds to tell
+        ([92.0, 103.0], "open: two standard errors are 11.00"),  # nor if they are near by chance
         ([95.7, 97.5], "reproduced"),  # 1.23 away, within twice the standard error of 0.9
         ([90.0, 100.0] * 10, "differs: 2.83 lower"),  # not within twice that of 1.15
         ([97.0], "near, one seed"),

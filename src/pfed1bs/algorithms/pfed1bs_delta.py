@@ -11,7 +11,7 @@ from torch import Tensor
 from pfed1bs.algorithms.base.anchors import Anchors, advised, anchored
 from pfed1bs.algorithms.base.following import Following
 from pfed1bs.algorithms.base.kesten import steadied, unmoved
-from pfed1bs.algorithms.base.onebit import Code, bits, bounded, code, fields, layers, quiet
+from pfed1bs.algorithms.base.onebit import Code, bits, bounded, code, fields, layers, shortened
 from pfed1bs.algorithms.base.private import REHEARSAL, kept, randomised
 from pfed1bs.algorithms.base.robust import trimmed, unknown
 from pfed1bs.core.options import NOT_NEGATIVE, POSITIVE, SHARE, option
@@ -143,12 +143,12 @@ class PFed1BSDelta(Following):
         return (cohort, {}) if self.robust == "none" else trimmed(server, signs, cohort, self.m)
 
     def usual(self, cohort: Cohort) -> float:
-        """eta_g: 1, less with few bits, or where the noise of a step would be more than NOISE updates of a client."""
+        """eta_g: 1, less with few and noisy bits, or where noise would be more than NOISE updates of a client."""
         if self.feedback:
             return 1.0
         heard = kept(self.epsilon, self.m) if self.epsilon else 1.0  # what randomised signs leave of an update
-        fewer = quiet(self.density / advised(self.share or 1.0))
-        return min(fewer, bounded(cohort.weights, self.density, heard))
+        few = shortened(cohort.weights, self.density, advised(self.share or 1.0))
+        return min(few, bounded(cohort.weights, self.density, heard))
 
     @property
     def remark(self) -> str:

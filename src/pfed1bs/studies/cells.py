@@ -11,7 +11,7 @@ from pfed1bs.report.records import Json
 from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
 
 CLOSE = 1.0  # points; nearer, or within two standard errors of the difference, a cell of several seeds is reproduced
-WIDE = 2.0  # points; where two standard errors are more, nothing can be said of a cell within them
+WIDE = 2.0  # points; where two standard errors are more, a cell within them is open
 RUNS = 10  # of each cell of the paper
 OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
 COSTS = {
@@ -58,7 +58,7 @@ class Entered:
         (paper, spread), seeds = self.paper, value.seeds
         own = spread if value.deviation is None else value.deviation  # one seed may be as far off as one of theirs
         apart, error = value.mean - paper, hypot(own / sqrt(seeds), spread / sqrt(RUNS))
-        if CLOSE < abs(apart) <= 2 * error and 2 * error > WIDE and seeds > 1:
+        if seeds > 1 and max(abs(apart), WIDE) < 2 * error:
             return f"open: two standard errors are {2 * error:.2f}"
         if abs(apart) <= max(CLOSE, 2 * error):
             return "reproduced" if seeds > 1 else "near, one seed"

@@ -26,7 +26,9 @@ class Following(Method):
     """
 
     step: float = option(
-        0.0, "eta_g: size of the shared step; 0: 1, or less where bits are few (docs/delta.md)", NOT_NEGATIVE
+        0.0,
+        "eta_g: size of the shared step; 0: 1, in pfed1bs-delta less where bits are few (docs/delta.md)",
+        NOT_NEGATIVE,
     )
     decay: float = option(0.0, "eta_g falls as 1 / (1 + decay * round)", NOT_NEGATIVE)
     keep: Literal["ft", "mean", "prox", "best"] = option(
