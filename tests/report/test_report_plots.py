@@ -71,6 +71,15 @@ def test_of_many_methods_those_stand_out_that_are_cheap_or_good(tmp_path):
     assert leading(found[:8]) == [True] * 8
 
 
+def test_of_a_long_front_both_ends_stand_out(tmp_path):
+    mib = {"local": 0.0, "pfed1bs-delta": 1.0, "obda": 2.0, "eden": 3.0, "zsign": 4.0, "stc": 5.0, "fedavg-ft": 6.0}
+    mib |= {"ditto": 7.0, "fedbn": 8.0, "fedavg": 9.0}
+    runs = [run_folder(tmp_path, name, accuracies=(1, 80 + mib[name] / 2), total_mib=mib[name]) for name in mib]
+    found = groups(map(report.read, runs))
+    led = {group.label for group, leads in zip(found, leading(found), strict=True) if leads}
+    assert led == {"local", "fedavg", "fedbn", "ditto", "pfed1bs-delta", "obda"}
+
+
 def test_bytes_and_numbers_read_well():
     assert [size(count) for count in (0.5, 512, 1024, 1536, 2**25, 2**40, 2**52)] == [
         *("0.5 B", "512 B", "1 KiB", "1.5 KiB", "32 MiB", "1 TiB", "4096 TiB")

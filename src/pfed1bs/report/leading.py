@@ -15,8 +15,13 @@ def leading(found: Sequence[Group]) -> list[bool]:
         return [True] * len(found)
     beside = [next((i for i, group in enumerate(found) if group.algorithm == name), None) for name in BESIDE]
     order = sorted(range(len(found)), key=lambda i: -worth(found[i]))
-    chosen = dict.fromkeys([i for i in beside if i is not None] + front(found)[::-1] + order)
+    chosen = dict.fromkeys([i for i in beside if i is not None] + from_both_ends(front(found)) + order)
     return [i in list(chosen)[:MOST] for i in range(len(found))]
+
+
+def from_both_ends(places: list[int]) -> list[int]:
+    """The last, the first, the last but one, the second and so on: the most accurate ones and those that send least."""
+    return [i for pair in zip(places[::-1], places, strict=True) for i in pair][: len(places)]
 
 
 def ordered(found: list[Group]) -> list[Group]:
