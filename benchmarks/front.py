@@ -144,7 +144,7 @@ def figure(own, flags):
 
 
 def panel(axes, lines):
-    """Points above ditto with their 95 % intervals; a line for every number of local steps, m / n at the longest."""
+    """Points above ditto with their 95 % intervals; a line for every number of local steps, m / n at the first."""
     delta = [line for line in lines if line["algorithm"] == "pfed1bs-delta"]
     numbers = sorted({line["steps"] for line in delta})
     for steps, colour, marker in zip(numbers, COLOURS, MARKERS, strict=False):
@@ -154,9 +154,12 @@ def panel(axes, lines):
         error = [ends[1] - point["above_ditto"] if ends else 0 for ends, point in zip(known, points, strict=True)]
         label = f"{steps} steps a round"
         axes.errorbar(x, y, error, color=colour, marker=marker, markersize=3.5, linewidth=1.2, label=label)
-        for point in points if steps == numbers[-1] else ():
+        for point in points if steps == numbers[0] else ():
             if point["ratio"] in NAMED:
-                write_at(axes, f"{point['ratio']:g}", point, colour, (4, -11), "left")
+                above = numbers[1:] and point["ratio"] > NAMED[-1]  # others lie below
+                write_at(
+                    axes, f"{point['ratio']:g}", point, colour, *((0, 6), "center") if above else ((4, -11), "left")
+                )
     for line in lines:
         if line["algorithm"] == "local":
             axes.axhline(line["above_ditto"], color=MUTED, linestyle="--", linewidth=1, label="alone")
