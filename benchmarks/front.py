@@ -66,7 +66,7 @@ def measured(entry, folder):
     summary, config = json.loads((folder / entry.name / "summary.json").read_text()), entry.config
     told = {"data": config.data.name, "model": config.model.name, "algorithm": config.method, "seed": config.seed}
     told |= {"steps": config.steps, "rounds": config.rounds, "ratio": config.algorithm.get("ratio")}
-    told |= {key: config.algorithm[key] for key in ("step",) if config.algorithm.get(key)}
+    told |= {"step": step} if (step := config.algorithm.get("step")) else {}
     return {**told, **{key: summary[key] for key in KEPT if key in summary}}
 
 
@@ -156,10 +156,9 @@ def panel(axes, lines):
         axes.errorbar(x, y, error, color=colour, marker=marker, markersize=3.5, linewidth=1.2, label=label)
         for point in points if steps == numbers[0] else ():
             if point["ratio"] in NAMED:
-                above = numbers[1:] and point["ratio"] > NAMED[-1]  # others lie below
-                write_at(
-                    axes, f"{point['ratio']:g}", point, colour, *((0, 6), "center") if above else ((4, -11), "left")
-                )
+                others_below = numbers[1:] and point["ratio"] > NAMED[-1]
+                free = ((0, 6), "center") if others_below else ((4, -11), "left")
+                write_at(axes, f"{point['ratio']:g}", point, colour, *free)
     for line in lines:
         if line["algorithm"] == "local":
             axes.axhline(line["above_ditto"], color=MUTED, linestyle="--", linewidth=1, label="alone")

@@ -123,11 +123,8 @@ def gaps(methods):
             found.append(gap(label, "its best evaluation as the other seeds choose it", ends[label], others))
         if label.startswith("pfed1bs-delta"):
             found += [gap(label, fixed_name, ends[label], fixed)] if fixed else []
-            others = (
-                "ditto",
-                "fedavg-ft",
-                *(other for other in (MORE, FEWER) if f"{label} ".startswith(f"{FEWER} ") and other != label),
-            )
+            bits = (MORE, FEWER) if label.split()[:2] == FEWER.split() else ()
+            others = ("ditto", "fedavg-ft", *(other for other in bits if other != label))
             found += [gap(label, other, ends[label], ends[other]) for other in others if other in ends]
             found.append(gap(label, "ditto, each at its best evaluation", highest[label], highest["ditto"]))
     return found
