@@ -126,7 +126,8 @@ def gaps(methods):
             bits = (MORE, FEWER) if label.split()[:2] == FEWER.split() else ()
             others = ("ditto", "fedavg-ft", *(other for other in bits if other != label))
             found += [gap(label, other, ends[label], ends[other]) for other in others if other in ends]
-            found.append(gap(label, "ditto, each at its best evaluation", highest[label], highest["ditto"]))
+            if "ditto" in highest:
+                found.append(gap(label, "ditto, each at its best evaluation", highest[label], highest["ditto"]))
     return found
 
 
