@@ -261,3 +261,34 @@ def test_updates_are_decompressed_alike_on_any_number_of_threads(threads, count)
     assert torch.equal(found, torch.stack(expected))
     with pytest.raises(ValueError, match="shorter|longer"):
         list(decompressed(compressor, messages[:4], who))
+
+
+def test_what_has_to_be_searched_for_is_searched_for_where_the_clients_are():
+    class Told(OneBitCS):
+        def decompress(self, message, cohort):
+            places.append(message["signs"].device.type)
+            return torch.zeros(1)
+
+    class Decoded(Told):
+        solves = False
+
+    who, places = cohort(0, 1, 2), []
+    said = OneBitCS(4096, 1000, 20, seed=0).compress(torch.stack([sample(4096), sample(4096, 1)]), who)
+    messages = [{name: field[i] for name, field in said.items()} for i in range(2)]
+    with alone(torch.device("meta")):
+        assert [one.device.type for one in decompressed(Told(4096, 1000, 20, 0), messages, who)] == ["cpu", "cpu"]
+        list(decompressed(Decoded(4096, 1000, 20, 0), messages, who))
+    list(decompressed(Told(4096, 1000, 20, 0), messages, who))  # nobody computes on another device any more
+    assert places == ["meta"] * 2 + ["cpu"] * 4
+
+
+@pytest.mark.gpu
+def test_an_update_is_found_on_a_gpu_as_on_the_cpu():
+    who, compressor = cohort(0, 1, 2), OneBitCS(40_000, 8_000, 100, seed=0, iterations=10)
+    said = compressor.compress(torch.stack([sample(40_000), sample(40_000, 1)]), who)
+    messages = [{name: field[i] for name, field in said.items()} for i in range(2)]
+    with alone(torch.device("cuda")):
+        there = torch.stack([*decompressed(compressor, messages, who)])
+    here = torch.stack([*decompressed(compressor, messages, who)])
+    assert there.device.type == "cpu"
+    assert torch.cosine_similarity(there, here).min() > 0.999  # among equal magnitudes others may be kept

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.workers import ahead
+from pfed1bs.engine.workers import CPU, ahead, beside
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message, coordinates
 
@@ -15,7 +15,10 @@ LONG = 1 << 14  # values of a message from which it pays to wake other threads
 
 
 class Compressor(Protocol):
-    """Updates of a cohort to messages, and one client's message back to its update."""
+    """Updates of a cohort to messages, and one client's message back to its update.
+
+    One that has to search for the update, rather than to decode it, has an attribute `solves`, which is true.
+    """
 
     @property
     def layout(self) -> Layout:
@@ -34,10 +37,14 @@ class Compressor(Protocol):
 def decompressed(compressor: Compressor, received: Iterable[Message], cohort: Cohort) -> Iterator[Tensor]:
     """The updates of a cohort one by one; while one is used, the next few are computed on other threads.
 
-    Where a message is floats alone there is hardly anything to compute.
+    Where a message is floats alone there is hardly anything to compute. What has to be searched for is searched for
+    on the device of the clients, one after the other; a server that is by itself has the CPU.
     """
     alone = (cohort.rows(slice(i, i + 1)) for i in range(len(cohort.ids)))
-    pairs, layout = zip(received, alone, strict=True), compressor.layout
+    pairs, layout, there = zip(received, alone, strict=True), compressor.layout, beside()
+    if getattr(compressor, "solves", False) and there != CPU:
+        moved = (({name: field.to(there) for name, field in message.items()}, one) for message, one in pairs)
+        return (compressor.decompress(*pair).cpu() for pair in moved)
     if coordinates(layout) < LONG or all(isinstance(codec, Floats) for codec in layout.values()):
         return starmap(compressor.decompress, pairs)
     return ahead(lambda pair: compressor.decompress(*pair), pairs)

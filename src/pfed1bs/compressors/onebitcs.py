@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ class OneBitCS:
     seed: int
     norm: bool = True
     iterations: int = 100  # of BIHT, at most
+    solves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.kappa <= self.n:
