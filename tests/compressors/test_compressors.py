@@ -10,7 +10,7 @@ from pfed1bs.compressors.onebitcs import biht, top
 from pfed1bs.core import native
 from pfed1bs.core.sketch import srht
 from pfed1bs.core.transform import matrix
-from pfed1bs.core.votes import sign
+from pfed1bs.core.votes import pack, sign
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.workers import alone
 from pfed1bs.nn.task import Task
@@ -286,6 +286,7 @@ def test_what_has_to_be_searched_for_is_searched_for_where_the_clients_are():
 def test_an_update_is_found_on_a_gpu_as_on_the_cpu():
     who, compressor = cohort(0, 1, 2), OneBitCS(40_000, 8_000, 100, seed=0, iterations=10)
     said = compressor.compress(torch.stack([sample(40_000), sample(40_000, 1)]), who)
+    said["signs"] = pack(said["signs"])
     messages = [{name: field[i] for name, field in said.items()} for i in range(2)]
     with alone(torch.device("cuda")):
         there = torch.stack([*decompressed(compressor, messages, who)])

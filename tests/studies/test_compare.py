@@ -222,6 +222,30 @@ def test_a_process_beside_others_takes_its_part_of_the_device(tmp_path, monkeypa
     assert memory.free(torch.device("cuda")) == 250
 
 
+@pytest.mark.parametrize(("given", "processes", "expected"), [(None, 2, 8), (None, 13, 1), (None, 20, 1), (3, 2, 3)])
+def test_processes_beside_each_other_share_the_threads_unless_their_number_is_given(
+    tmp_path, monkeypatch, threads, given, processes, expected
+):
+    class Link:
+        """The end of a pipe that one run comes out of."""
+
+        def recv(self) -> comparison.Entry:
+            if not waiting:
+                raise EOFError
+            return waiting.pop()
+
+        def send(self, error: object) -> None:
+            assert error is None
+
+    waiting, found = [comparison.Entry("one", load(None, ["--threads", str(given)] if given else []))], []
+    monkeypatch.setattr(gpu, "sharers", 1)
+    monkeypatch.setattr(comparison.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    monkeypatch.setattr(comparison, "complete", lambda run: found.append(run.config.threads))
+    comparison._work(Link(), tmp_path, processes)
+    assert found == [expected]
+
+
 @pytest.mark.usefixtures("forked_runs")
 def test_an_error_in_a_process_is_that_of_the_run(tmp_path, capsys):
     words = ["--algorithms", "fedavg,local", "--algorithm.lr", "1e25", "--steps", "4", "--parallel", "2"]

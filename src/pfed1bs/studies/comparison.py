@@ -13,6 +13,8 @@ from pathlib import Path
 from traceback import format_exception
 from typing import cast
 
+import torch
+
 from pfed1bs.algorithms import REGISTRY, algorithm_class
 from pfed1bs.core import gpu
 from pfed1bs.core.errors import Failure, UserError
@@ -156,7 +158,7 @@ def complete(run: Run) -> None:
 def side_by_side(
     runs: Sequence[Entry], folder: Path, processes: int, borne: tuple[type[Exception], ...] = ()
 ) -> Iterator[Entry]:
-    """Do what is left of the runs in so many processes, with one CPU thread each; yields every run that has ended.
+    """Do what is left of the runs in so many processes, which share the CPU's cores; yields every run that has ended.
 
     Processes are new ones, not copies of this one, whose GPU they could not use. An error, Ctrl-C or SIGTERM here ends
     all of them: those at work leave a checkpoint behind, and nothing that waits is begun. Errors that are `borne` end
@@ -208,14 +210,18 @@ def _taken(ours: Connection, entry: Entry, borne: tuple[type[Exception], ...]) -
 
 def _work(theirs: Connection, folder: Path, processes: int) -> None:
     """Do one run after the other until there are no more; what stops one of them is sent back."""
-    gpu.sharers = processes
+    gpu.sharers, share = processes, max(1, torch.get_num_threads() // processes)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process says what is to be done
     samples = kept()
     with suppress(EOFError, KeyboardInterrupt):
         while True:
             entry = theirs.recv()
             try:
-                complete(Run.prepare(replace(entry.config, threads=1), folder / entry.name, samples))
+                complete(
+                    Run.prepare(
+                        replace(entry.config, threads=entry.config.threads or share), folder / entry.name, samples
+                    )
+                )
             except Exception as error:
                 error.add_note("".join(format_exception(error)))
                 theirs.send(error)
