@@ -20,6 +20,8 @@ TUNED = {  # recipes, and the searches whose options they have
     "mnist-all": ("tuning-mnist.json",),
     "fmnist-few": ("tuning-fmnist-few.json",),
     "svhn-few": ("tuning-svhn-few.json",),
+    "cifar10-few": ("tuning-cifar10-few.json",),
+    "cifar100-few": ("tuning-cifar100-few.json",),
     "mnist-bytes": ("tuning-bytes/mnist-bytes.json", "tuning-bytes/mnist-bytes-powersgd.json"),
     "mnist-bytes-low": ("tuning-bytes/mnist-bytes-low.json", "tuning-bytes/mnist-bytes-low-powersgd.json"),
 }
