@@ -290,6 +290,12 @@ def test_every_command_stands_in_one_group():
     assert set(HELP) <= set(grouped) and len(grouped) == len(set(grouped))
 
 
+def test_columns_that_just_fit_stay_in_one_table():
+    assert terminal.parts([0, 1, 2], [10, 5, 5], 24) == [[0, 1, 2]]  # 20 and two gaps of 2
+    assert terminal.parts([0, 1, 2], [10, 5, 5], 23) == [[0, 1], [0, 2]]
+    assert terminal.parts([0, 1], [10, 50], 20) == [[0, 1]]  # it would not get narrower
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_table_fits_the_terminal_and_loses_no_digit(width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))

@@ -62,10 +62,10 @@ def show_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]],
 
 
 def parts(columns: Sequence[int], least: Sequence[int], width: int) -> list[list[int]]:
-    """The columns in as many tables as they need, each with the first of them before the others."""
+    """The columns in as many tables as they need, two places between them, each with the first before the others."""
     found = [[columns[0]]]
     for at in columns[1:]:
-        if sum(least[i] + 2 for i in (*found[-1], at)) > width and len(found[-1]) > 1:
+        if sum(least[i] for i in (*found[-1], at)) + 2 * len(found[-1]) > width and len(found[-1]) > 1:
             found.append([columns[0]])
         found[-1].append(at)
     return found
