@@ -99,7 +99,7 @@ class Oracle:
         self.statistics = [{kind: (np.zeros(2), np.ones(2)) for kind in ("own", "shared")} for _ in SIZES]
         self.memory, self.server_memory = np.zeros((2, 10)), np.zeros(10)
         self.last, self.trend, self.gain = np.zeros(10), 0.0, 1.0
-        self.apart, self.middle = np.zeros(2), self.theta
+        self.apart = np.zeros(2)
 
     def pieces(self):
         return LAYERS if self.method.scales == "layer" else (10,)
@@ -123,20 +123,15 @@ class Oracle:
         return np.array(found)
 
     def walk(self, w, k, kind, batches, lam=0.0):
-        velocity = np.zeros(10)
+        velocity, theta = np.zeros(10), self.theta
         for x, y in batches:
             slope, *seen = gradient(w, x, y, self.norm)
             old = self.statistics[k][kind]
             self.statistics[k][kind] = [0.9 * before + 0.1 * now for before, now in zip(old, seen, strict=True)]
-            slope = slope + lam * (w - self.middle) + self.method.mu * w
+            slope = slope + lam * (w - theta) + self.method.mu * w
             velocity = self.method.momentum * velocity + slope
             w = w - self.method.lr * velocity
         return w
-
-    def moves(self):
-        """How the mean of the shared models moves when the last of them is heard."""
-        before, self.middle = self.middle, self.middle + (self.theta - self.middle) / (1 + self.method.lag)
-        return self.middle - before
 
     def round(self, t, batches):
         """Signs and scales of both clients, and what the server answers."""
@@ -161,7 +156,7 @@ class Oracle:
                 self.w[k] = (1 - mean) * self.w[k] + mean * u
             else:
                 self.w[k] = self.walk(self.w[k], k, "own", batches[k], self.method.lam)
-                self.apart[k] = np.linalg.norm(self.w[k] - self.middle)
+                self.apart[k] = np.linalg.norm(self.w[k] - self.theta)
         if self.method.feedback:
             self.server_memory = self.server_memory + phi.T @ q
             q = phi @ self.server_memory
@@ -215,7 +210,7 @@ def played(norm=False, rounds=4, **options):
     task = Task(nn.Sequential(nn.Linear(3, 2, bias=False), *between, nn.Linear(2, 2, bias=False)))
     method = PFed1BSDelta(task, SEED, lr=0.3, mu=0.01, ratio=0.5, **options)
     server, clients = method.init(2)
-    oracle = Oracle(method, server["theta"].numpy(), norm)
+    oracle, shift = Oracle(method, server["theta"].numpy(), norm), 0.0
     for t in range(rounds):
         message = method.broadcast(server, cohort(t))
         assert bool(message) == (t > 0)
@@ -223,7 +218,6 @@ def played(norm=False, rounds=4, **options):
             signs = torch.from_numpy(np.unpackbits(message["signs"].numpy(), bitorder="little"))[: method.m]
             before = clients
             clients = method.absorb(clients, {**message, "signs": 2.0 * signs - 1}, t)
-            shift = oracle.moves()
             if method.follow and method.keep != "ft":
                 oracle.w = oracle.w + shift
                 assert not torch.equal(clients["w"], before["w"])
@@ -260,9 +254,6 @@ def played(norm=False, rounds=4, **options):
         {"step": 0.3, "decay": 0.5},
         {"rotate": False},
         {"follow": False},
-        {"lag": 3.0},
-        {"lag": 3.0, "follow": False, "step": 2.0},
-        {"lag": 1.0, "keep": "mean"},
         {"scales": "layer"},
         {"scales": "layer", "rotate": False, "keep": "ft"},
         {"steady": True},

@@ -267,33 +267,6 @@ def test_own_models_follow_the_shared_one_except_where_a_client_is_alone():
     assert torch.equal(still["w"], clients["w"]) and torch.equal(still["near/w"], clients["near/w"])
 
 
-def test_own_models_move_with_the_mean_of_the_shared_one_and_after_a_snapshot_with_itself(monkeypatch):
-    algorithm = method(lag=3.0)
-    _, clients = algorithm.init(2)
-    assert torch.equal(clients["middle"], clients["theta"])
-    clients = {**clients, "choice": torch.tensor([PROX, ALONE]), "w": torch.zeros_like(clients["w"])}
-    clients = {**clients, "theta": torch.ones_like(clients["w"]), "middle": torch.ones_like(clients["w"])}
-    monkeypatch.setattr(type(algorithm), "heard", lambda *_: torch.full((18,), 2.0))
-    after = algorithm.absorb(clients, dict.fromkeys(algorithm.down, torch.ones(1)), 5)
-    assert after["theta"].unique().tolist() == [3.0] and after["middle"].unique().tolist() == [1.5]
-    assert torch.equal(after["w"], torch.tensor([0.5, 0.0])[:, None].expand(2, 18))
-    assert torch.equal(after["near/w"], clients["near/w"] + 0.5)
-    back = algorithm.absorb(after, {"theta": torch.full((18,), 7.0)}, 90)  # it was away for long
-    assert back["theta"].unique().tolist() == back["middle"].unique().tolist() == [7.0]
-    assert torch.equal(back["w"], torch.tensor([6.0, 0.0])[:, None].expand(2, 18))
-
-
-def test_who_chooses_is_held_near_the_mean_too():
-    algorithm, data = method(lag=3.0, lam=1.0, trial=2), toy(2)
-    _, clients = algorithm.init(2)
-    clients["choice"] = torch.tensor([PROX, PROX])
-    moved = {**clients, "middle": clients["theta"] + 1}
-    found, elsewhere = (worked(algorithm, data, clients=state)[0] for state in (moved, clients))
-    for name in ("w", "near/w"):
-        assert (found[name] > elsewhere[name]).all()
-    assert torch.equal(found["alone/w"], elsewhere["alone/w"]) and torch.equal(found["middle"], moved["middle"])
-
-
 def test_a_mean_counts_ten_models_alike_and_a_later_one_as_a_tenth():
     for turns, part in ((0, 1.0), (3, 1 / 4), (9, 1 / 10), (10, 1 / 10), (40, 1 / 10)):
         clients = {"w": torch.zeros(1, 2), "buffer/count": torch.tensor([3]), "turns": torch.tensor([turns])}

@@ -8,7 +8,6 @@ from torch import Tensor
 from pfed1bs.engine.contract import State, under, within
 
 SHARED = "shared"
-MIDDLE = "middle"  # the mean of the shared weights over rounds, where own models are held near that
 
 
 def apart(state: State, name: str = SHARED) -> State:
@@ -24,11 +23,6 @@ def kept_of(clients: State, name: str) -> State:
 def shared_of(clients: State) -> State:
     """The clients as the shared model knows them: its own buffers, and as many rows of weights."""
     return {"w": clients["w"], **kept_of(clients, SHARED)}
-
-
-def around(clients: State) -> Tensor:
-    """(S, n) the weights that own models are held near: the mean of the shared ones, or these themselves."""
-    return clients.get(MIDDLE, clients["theta"])
 
 
 def distance(own: Tensor, shared: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from pfed1bs.algorithms.base.anchors import Anchors, layout
-from pfed1bs.algorithms.base.companion import MIDDLE, SHARED, apart, around, distance, kept_of
+from pfed1bs.algorithms.base.companion import SHARED, apart, distance, kept_of
 from pfed1bs.algorithms.base.keeping import Keeping
 from pfed1bs.algorithms.base.method import Method
 from pfed1bs.algorithms.base.trial import PROX, Trial
@@ -41,9 +41,6 @@ class Following(Method):
         1.0, "standard errors by which another model must beat the present one, at first `alone` (best)", NOT_NEGATIVE
     )
     follow: bool = option(True, "the client's own model moves with the shared one, also while the client is away")
-    lag: float = option(
-        0.0, "rounds over which the shared model is averaged before the client's own one moves with it", NOT_NEGATIVE
-    )
 
     personalises: ClassVar[bool] = True
     replicates: ClassVar[bool] = True  # every client keeps theta
@@ -63,8 +60,7 @@ class Following(Method):
     def remark(self) -> str:
         """Options of another `keep`."""
         trial = [] if self.keep == "best" else ["trial", "again", "margin"]
-        lam, lag = ([] if self.keep in ("prox", "best") else ["lam"]), ["lag"] if self.keep == "ft" else []
-        return self.idle(*trial, *lam, *lag)
+        return self.idle(*trial, *([] if self.keep in ("prox", "best") else ["lam"]))
 
     @property
     def rests(self) -> bool:
@@ -94,7 +90,6 @@ class Following(Method):
         """Clients before their first round: their own model and the shared one with its statistics, both theta."""
         own = {"w": stack(theta, clients), **self.task.buffers(clients)}
         shared = {"theta": own["w"], **apart(self.task.buffers(clients))}
-        shared |= {MIDDLE: own["w"]} if self.lag else {}
         return {**own, **shared, **self.keeping.first(own)}
 
     def broadcast(self, server: State, cohort: Cohort) -> Message:
@@ -112,16 +107,9 @@ class Following(Method):
             theta = theta + self.heard(received, round - 1)
         else:
             theta = stack(anchors.value(received, round) if anchors else received["theta"], len(theta)).clone()
-        middle = self.middle(clients, theta, step)
-        own = self.keeping.followed(clients, middle - around(clients)) if self.follow else {}
+        own = self.keeping.followed(clients, theta - clients["theta"]) if self.follow else {}
         settled = anchors.settled(theta, round) if anchors and step else theta
-        return {**clients, "theta": settled, **({MIDDLE: middle} if self.lag else {}), **own}
-
-    def middle(self, clients: State, theta: Tensor, step: bool) -> Tensor:
-        """What own models are held near: theta, or its mean over `lag` rounds; after a snapshot theta in any case."""
-        if not self.lag or not step:
-            return theta
-        return clients[MIDDLE] + (theta - clients[MIDDLE]) / (1 + self.lag)
+        return {**clients, "theta": settled, **own}
 
     @abstractmethod
     def heard(self, said: Message, round: int) -> Tensor:
@@ -133,10 +121,9 @@ class Following(Method):
         u, kept = self.keeping.trained(clients, cohort, batches)
         if self.keep in ("prox", "best"):
             held = kept["choice"] == PROX if "choice" in kept else 1
-            kept["log/apart" if self.follow else "log/behind"] = distance(kept["w"], around(clients)) * held
-        middle = {MIDDLE: clients[MIDDLE]} if self.lag else {}
+            kept["log/apart" if self.follow else "log/behind"] = distance(kept["w"], theta) * held
         memory, said = self.spoken(clients, u["w"] - theta, cohort.round)
-        return {**kept, **apart(buffers_of(u)), **memory, **middle, "theta": theta, "log/loss": u["log/loss"]}, said
+        return {**kept, **apart(buffers_of(u)), **memory, "theta": theta, "log/loss": u["log/loss"]}, said
 
     @abstractmethod
     def spoken(self, clients: State, delta: Tensor, round: int) -> tuple[State, Message]:

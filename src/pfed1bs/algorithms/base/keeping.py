@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pfed1bs.algorithms.base.companion import SHARED, apart, around, kept_of
+from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.method import one_label
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, chosen, model_of, stack
@@ -60,7 +60,7 @@ class Keeping:
             return {"w": w, **buffers, "log/loss": loss}
 
         if self.keep == "prox":
-            u, own = beside(shared, lambda: self.near(model_of(clients), self.lam, around(clients), batches()), theta)
+            u, own = beside(shared, lambda: self.near(model_of(clients), self.lam, theta, batches()), theta)
         else:
             u = shared()
             own = model_of(u)
@@ -84,7 +84,7 @@ class Keeping:
         choice, turn = clients["choice"], self.trial.turn(clients)
         on, ends = turn < self.trial.rounds, turn + 1 == self.trial.rounds
         lam = torch.where(choice == PROX, 1.0, 0.0)[:, None] * self.lam
-        own = self.near(model_of(clients), lam, around(clients), batches())
+        own = self.near(model_of(clients), lam, clients["theta"], batches())
         state = {**clients, "turns": clients["turns"] + 1}
         if bool(on.any()):
             state |= either(on, self.scouted(clients, u, cohort, batches), clients)
@@ -115,7 +115,7 @@ class Keeping:
         rest, some = ~held, held | ~held.any(1, keepdim=True)
         clients = self.begun(clients, turn)
         alone = self.near(kept_of(clients, "alone"), 0.0, theta, batches(only=rest))
-        near = self.near(kept_of(clients, "near"), self.lam, around(clients), batches(only=rest))
+        near = self.near(kept_of(clients, "near"), self.lam, theta, batches(only=rest))
         late, sums = (2 * turn >= self.trial.rounds - 1)[:, None, None], clients["sums"]
         if bool(late.any()):
             drawn = batches("held", 2, only=some)
