@@ -14,7 +14,7 @@ from pfed1bs.core.votes import pack, sign
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.workers import alone
 from pfed1bs.nn.task import Task
-from pfed1bs.wire.messages import decode, encode
+from pfed1bs.wire.messages import Message, decode, encode
 
 
 def cohort(round: int = 0, *clients: int) -> Cohort:
@@ -28,6 +28,11 @@ def sample(n: int, seed: int = 0) -> Tensor:
     x = torch.randn(n, generator=generator) * torch.rand(n, generator=generator) ** 3
     x[::50] = 0
     return x
+
+
+def apiece(said: Message) -> list[Message]:
+    """The messages of a cohort, one by one."""
+    return [dict(zip(said, fields, strict=True)) for fields in zip(*said.values(), strict=True)]
 
 
 def through(compressor: Compressor, x: Tensor, round: int = 0, client: int = 0) -> Tensor:
@@ -254,7 +259,7 @@ def test_updates_are_decompressed_alike_on_any_number_of_threads(threads, count)
     compressor, who = Eden(1 << 14), cohort(1, *range(9))
     updates = torch.stack([sample(1 << 14, client) for client in range(9)])
     said = compressor.compress(updates, who)
-    messages = [{name: field[i] for name, field in said.items()} for i in range(9)]
+    messages = apiece(said)
     with alone():
         found = torch.stack([*decompressed(compressor, messages, who)])
         expected = [compressor.decompress(one, who.rows(slice(i, i + 1))) for i, one in enumerate(messages)]
@@ -274,7 +279,7 @@ def test_what_has_to_be_searched_for_is_searched_for_where_the_clients_are():
 
     who, places = cohort(0, 1, 2), []
     said = OneBitCS(4096, 1000, 20, seed=0).compress(torch.stack([sample(4096), sample(4096, 1)]), who)
-    messages = [{name: field[i] for name, field in said.items()} for i in range(2)]
+    messages = apiece(said)
     with alone(torch.device("meta")):
         assert [one.device.type for one in decompressed(Told(4096, 1000, 20, 0), messages, who)] == ["cpu", "cpu"]
         list(decompressed(Decoded(4096, 1000, 20, 0), messages, who))
@@ -287,7 +292,7 @@ def test_an_update_is_found_on_a_gpu_as_on_the_cpu():
     who, compressor = cohort(0, 1, 2), OneBitCS(40_000, 8_000, 100, seed=0, iterations=10)
     said = compressor.compress(torch.stack([sample(40_000), sample(40_000, 1)]), who)
     said["signs"] = pack(said["signs"])
-    messages = [{name: field[i] for name, field in said.items()} for i in range(2)]
+    messages = apiece(said)
     with alone(torch.device("cuda")):
         there = torch.stack([*decompressed(compressor, messages, who)])
     here = torch.stack([*decompressed(compressor, messages, who)])

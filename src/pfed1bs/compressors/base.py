@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from pfed1bs.engine.contract import Cohort
-from pfed1bs.engine.workers import CPU, ahead, beside
+from pfed1bs.engine.workers import CPU, ahead, there
 from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message, coordinates
 
@@ -41,9 +41,9 @@ def decompressed(compressor: Compressor, received: Iterable[Message], cohort: Co
     on the device of the clients, one after the other; a server that is by itself has the CPU.
     """
     alone = (cohort.rows(slice(i, i + 1)) for i in range(len(cohort.ids)))
-    pairs, layout, there = zip(received, alone, strict=True), compressor.layout, beside()
-    if getattr(compressor, "solves", False) and there != CPU:
-        moved = (({name: field.to(there) for name, field in message.items()}, one) for message, one in pairs)
+    pairs, layout, place = zip(received, alone, strict=True), compressor.layout, there()
+    if getattr(compressor, "solves", False) and place != CPU:
+        moved = (({name: field.to(place) for name, field in message.items()}, one) for message, one in pairs)
         return (compressor.decompress(*pair).cpu() for pair in moved)
     if coordinates(layout) < LONG or all(isinstance(codec, Floats) for codec in layout.values()):
         return starmap(compressor.decompress, pairs)

@@ -24,7 +24,7 @@ MANY = 1 << 21  # numbers
 PIECE = 1 << 22  # bytes
 AHEAD = 6  # results that are made before they are needed
 _threads = ContextVar("threads", default=0)  # before somebody computed alone; 0: nobody does
-_beside = ContextVar("beside", default=CPU)  # where the clients of a round are computed, while its server counts
+_there = ContextVar("there", default=CPU)  # where the clients of a round are computed, while its server counts
 
 
 def spread(work: Callable[[Item], Result], items: Sequence[Item], device: torch.device = CPU) -> list[Result]:
@@ -93,19 +93,19 @@ def alone(device: torch.device = CPU, numbers: int = 0) -> Iterator[None]:
     are dealt with before others are awake.
     """
     threads = torch.get_num_threads()
-    before, there = _threads.set(_threads.get() or threads), _beside.set(device)
+    before, place = _threads.set(_threads.get() or threads), _there.set(device)
     torch.set_num_threads(1 if device.type == "cpu" or numbers < MANY else threads)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
         _threads.reset(before)
-        _beside.reset(there)
+        _there.reset(place)
 
 
-def beside() -> torch.device:
+def there() -> torch.device:
     """The device of the states that somebody computes `alone` for: a server may have long work done there."""
-    return _beside.get()
+    return _there.get()
 
 
 @lru_cache(maxsize=1)

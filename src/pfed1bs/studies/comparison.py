@@ -217,11 +217,8 @@ def _work(theirs: Connection, folder: Path, processes: int) -> None:
         while True:
             entry = theirs.recv()
             try:
-                complete(
-                    Run.prepare(
-                        replace(entry.config, threads=entry.config.threads or share), folder / entry.name, samples
-                    )
-                )
+                config = replace(entry.config, threads=entry.config.threads or share)
+                complete(Run.prepare(config, folder / entry.name, samples))
             except Exception as error:
                 error.add_note("".join(format_exception(error)))
                 theirs.send(error)
