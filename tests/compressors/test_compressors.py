@@ -269,10 +269,16 @@ def test_updates_are_decompressed_alike_on_any_number_of_threads(threads, count)
 
 
 def test_what_has_to_be_searched_for_is_searched_for_where_the_clients_are():
+    class Far:
+        """An update on another device."""
+
+        def cpu(self):
+            return torch.zeros(1)
+
     class Told(OneBitCS):
         def decompress(self, message, cohort):
             places.append(message["signs"].device.type)
-            return torch.zeros(1)
+            return Far()
 
     class Decoded(Told):
         solves = False
