@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from messages import VECTORS
 from pfed1bs.core import native
-from pfed1bs.core.rng import MASK, ROTATION, ROWS, SIGNS, TIES, bits, distinct, key, stream, word, words
+from pfed1bs.core.rng import MASK, ROTATION, ROWS, SIGNS, TIES, bits, distinct, key, signed, spread, stream, word, words
 from pfed1bs.core.sketch import srht
 from pfed1bs.core.votes import pack
 
@@ -155,6 +155,13 @@ def test_a_projection_of_full_size_has_the_documented_checksums(vector):
 @given(KEYS, st.integers(0, 200), st.integers(0, 2**40))
 def test_words_are_the_same_at_once_and_one_by_one(number, count, start):
     assert words(number, count, start).tolist() == [word(number, start + i) for i in range(count)]
+
+
+@settings(deadline=None)
+@given(KEYS, st.integers(0, 200))
+def test_tensors_of_words_have_the_same_bits(number, count):
+    found = spread(torch.tensor(signed(number)), count)
+    assert found.numpy().view(np.uint64).tolist() == words(number, count).tolist()
 
 
 @settings(deadline=None)

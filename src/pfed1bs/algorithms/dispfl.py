@@ -100,7 +100,7 @@ class DisPFL(Method):
     def scores(self, w: Tensor, buffers: State, cohort: Cohort, batches: Batches) -> Tensor:
         """(S, n): the highest come back first."""
         if self.regrow == "random":
-            return cohort.uniform("regrow", self.task.n).to(w.device)
+            return cohort.uniform("regrow", self.task.n, device=w.device)
         x, y = next(iter(batches("regrow", 1)))
         return self.task.gradient(w, x, y, buffers)[0].abs_()
 

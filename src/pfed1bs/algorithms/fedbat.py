@@ -55,14 +55,14 @@ class FedBAT(Averaging):
         alpha0, velocity = binary.magnitudes(u), torch.zeros_like(u) if self.momentum else None
         a = torch.zeros_like(alpha0)
         alpha = self.alpha(alpha0, a)
-        v, model, room = binary.counted(u, alpha), torch.empty_like(u), torch.empty(u.shape)  # now u = 2 alpha v
+        v, model, room = binary.counted(u, alpha), torch.empty_like(u), torch.empty_like(u)  # now u = 2 alpha v
         for step, (x, y) in enumerate(steps, warm):
-            drawn = binary.draw(v, w, alpha, noise(cohort, f"fedbat/{step}", room).to(w.device), model)
+            drawn = binary.draw(v, w, alpha, noise(cohort, f"fedbat/{step}", room), model)
             grad, loss, buffers = self.task.gradient(model, x, y, buffers, out=model)  # at w + Bin(u, alpha)
             free = (alpha > self.alpha_min) & (alpha < self.alpha_max)  # d alpha / d a = rho alpha, 0 at the bounds
             a = a - self.lr * self.rho * alpha * binary.slope(v, drawn, grad) * free
             binary.descend(v, w, grad, velocity, alpha, self.alpha(alpha0, a))  # u <- u - lr 1[|u| <= alpha] grad
             alpha = self.alpha(alpha0, a)
-        drawn = binary.draw(v, w, alpha, noise(cohort, "fedbat/sent", room).to(w.device), model)
+        drawn = binary.draw(v, w, alpha, noise(cohort, "fedbat/sent", room), model)
         own, update = binary.ended(v, w, alpha, drawn)
         return {"w": own, **buffers, "log/loss": loss}, self.said(update, buffers, cohort)

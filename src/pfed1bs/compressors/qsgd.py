@@ -45,7 +45,7 @@ class QSGD:
         parts = torch.nn.functional.pad(update, (0, self.buckets * size - self.n)).view(-1, self.buckets, size)
         norms = parts.norm(dim=2)
         exact = self.levels * update.abs() / self._spread(norms).clamp(min=torch.finfo(update.dtype).tiny)
-        drawn = cohort.uniform("fedpaq", self.n).to(update.device)
+        drawn = cohort.uniform("fedpaq", self.n, device=update.device)
         level = (exact + drawn).floor().clamp(max=self.levels)  # rounding up could otherwise pass s by one
         return {"levels": (level.copysign(update) + self.levels).int(), "norms": norms}
 

@@ -39,7 +39,7 @@ class ZSign:
 
     def compress(self, update: Tensor, cohort: Cohort) -> Message:
         """Signs of the noisy accumulated gradients."""
-        uniform = 2 * cohort.uniform("zsign", self.n).to(update.device) - 1
+        uniform = 2 * cohort.uniform("zsign", self.n, device=update.device) - 1
         noise = uniform if self.z == inf else sqrt(2) * torch.erfinv(uniform)
         return {"signs": sign(self.sigma * noise - update / self.lr)}
 

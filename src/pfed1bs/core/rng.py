@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pfed1bs.core import native
 
@@ -52,6 +53,24 @@ def words(key: int, count: int, start: int = 0) -> NDArray[np.uint64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+def spread(key: Tensor, count: int) -> Tensor:
+    """The first `count` words of the sequence of a key, a number of 64 bits with a sign, computed where it lies."""
+    z = key + torch.arange(1, count + 1, device=key.device).mul_(signed(GOLDEN))
+    z = (z ^ _shifted(z, 30)) * signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shifted(z, 27)) * signed(0x94D049BB133111EB)
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(z: Tensor, places: int) -> Tensor:
+    """The bits of z moved to the right, without copies of the sign."""
+    return (z >> places) & ((1 << (64 - places)) - 1)
+
+
+def signed(word: int) -> int:
+    """The bits of a 64-bit word as a number with a sign, which is what tensors have."""
+    return word - (1 << 64) if word >> 63 else word
 
 
 def bits(key: int, count: int) -> NDArray[np.uint8]:

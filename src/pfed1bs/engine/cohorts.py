@@ -8,11 +8,10 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.rng import MASK, stream, words
+from pfed1bs.core.rng import MASK, signed, spread, stream, words
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,25 @@ class Cohort:
         """(S,) shares by samples, or 1 / S each, in float64, on the CPU."""
         return self.weights if weights == "samples" else torch.ones_like(self.weights) / len(self.ids)
 
-    def uniform(self, name: str, *shape: int) -> Tensor:
-        """(S, *shape) numbers in [0, 1), multiples of 2^-24, on the CPU; row i from client ids[i]'s own stream."""
-        drawn = torch.empty(len(self.ids), prod(shape))
-        for row, whole in zip(drawn, self.integers(name, prod(shape)), strict=True):
-            whole >>= 8  # in place, where a new array would be fresh memory
-            row.copy_(torch.from_numpy(whole.view(np.int32))).mul_(2**-24)
+    def uniform(self, name: str, *shape: int, device: torch.device | str = "cpu") -> Tensor:
+        """(S, *shape) numbers in [0, 1), multiples of 2^-24; row i from client ids[i]'s own stream, on any device."""
+        drawn = torch.empty(len(self.ids), prod(shape), device=device)
+        for row, whole in zip(drawn, self.integers(name, prod(shape), device), strict=True):
+            row.copy_(whole.bitwise_right_shift_(8).bitwise_and_(2**24 - 1)).mul_(2**-24)
         return drawn.view(-1, *shape)
 
-    def integers(self, name: str, count: int) -> Iterator[NDArray[np.uint32]]:
-        """`count` numbers of 32 bits for one client after the other, each from the client's own stream."""
+    def integers(self, name: str, count: int, device: torch.device | str = "cpu") -> Iterator[Tensor]:
+        """`count` numbers of 32 bits with a sign for one client after the other, each from the client's own stream.
+
+        On a GPU they are computed there: of large models a processor draws slower than all else is done.
+        """
         for client in self.ids.tolist():
-            own = stream(self.seed, name, client, self.round).initial_seed() & MASK
-            yield words(own, (count + 1) // 2).view(np.uint32)[:count]
+            own, pairs = stream(self.seed, name, client, self.round).initial_seed() & MASK, (count + 1) // 2
+            if torch.device(device).type == "cpu":
+                drawn = torch.from_numpy(words(own, pairs).view(np.int64))
+            else:
+                drawn = spread(torch.tensor(signed(own), device=device), pairs)
+            yield drawn.view(torch.int32)[:count]
 
     def rows(self, at: Tensor | slice) -> "Cohort":
         """The same round for some of its clients."""

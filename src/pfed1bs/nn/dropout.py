@@ -5,16 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from pfed1bs.core.rng import GOLDEN, stream
+from pfed1bs.core.rng import MASK, signed, spread, stream
 
 KEY = "key"  # the buffer of a layer that draws
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
-STEP, FIRST, SECOND = map(_signed, (GOLDEN, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 WHOLE = 1 << 24  # draws are multiples of 1 / WHOLE
 
 
@@ -44,16 +37,7 @@ class Dropout(nn.Module):
 
 def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Whole numbers below 2^24 from the SplitMix64 sequence of a key, the same on every device."""
-    count = torch.Size(shape).numel()
-    z = key + STEP * torch.arange(1, count + 1, device=key.device)
-    z = (z ^ _shifted(z, 30)) * FIRST
-    z = (z ^ _shifted(z, 27)) * SECOND
-    return (z ^ _shifted(z, 31)).bitwise_and(WHOLE - 1).view(shape)
-
-
-def _shifted(z: Tensor, places: int) -> Tensor:
-    """The bits of z moved to the right, without copies of the sign."""
-    return (z >> places) & ((1 << (64 - places)) - 1)
+    return spread(key, torch.Size(shape).numel()).bitwise_and_(WHOLE - 1).view(shape)
 
 
 def replaced(module: nn.Module) -> nn.Module:
@@ -74,4 +58,4 @@ def keys(module: nn.Module) -> Iterator[str]:
 def first(seed: int, name: str, clients: int) -> Tensor:
     """The first keys of a layer at all clients, (clients,)."""
     drawn = [stream(seed, "dropout", name, client).initial_seed() for client in range(clients)]
-    return torch.tensor([_signed(word & ((1 << 64) - 1)) for word in drawn], dtype=torch.int64)
+    return torch.tensor([signed(word & MASK) for word in drawn], dtype=torch.int64)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,7 +78,7 @@ class Bin:
 
 
 def noise(cohort: Cohort, name: str, room: Tensor) -> Tensor:
-    """The room (S, n) on the CPU, filled with numbers in -1/2 .. 1/2, each row from its client's own stream."""
-    for row, whole in zip(room.numpy(), cohort.integers(name, room.shape[1]), strict=True):
-        np.multiply(whole.view(np.int32), 2**-32, out=row, dtype=np.float32, casting="unsafe")
+    """The room (S, n), filled with numbers in -1/2 .. 1/2, each row from its client's own stream."""
+    for row, whole in zip(room, cohort.integers(name, room.shape[1], room.device), strict=True):
+        row.copy_(whole).mul_(2**-32)
     return room

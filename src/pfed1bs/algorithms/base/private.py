@@ -33,4 +33,4 @@ def kept(epsilon: float, m: int) -> float:
 def randomised(z: Tensor, cohort: Cohort, epsilon: float) -> Tensor:
     """Signs (S, m), each turned over with its probability."""
     flipped = (1 - kept(epsilon, z.shape[1])) / 2
-    return z * sign(cohort.uniform("privacy", z.shape[1]).to(z) - flipped)
+    return z * sign(cohort.uniform("privacy", z.shape[1], device=z.device).to(z) - flipped)
