@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from pfed1bs.algorithms import make
+from pfed1bs.algorithms import decomfl, make
 from pfed1bs.algorithms.decomfl import DeComFL
+from pfed1bs.core.rng import stream
 from pfed1bs.data import federate, load
 from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.rounds import simulate
@@ -124,3 +125,29 @@ def test_moves_are_as_many_as_the_losses_of_so_many_gradients_allow():
     assert make("decomfl", Task(nn.Linear(1, 2)), directions=7).afforded(10) == {"moves": 2}  # of 15 losses each, of 30
     forward = make("decomfl", Task(nn.Linear(1, 2)), directions=8, difference="forward", moves=4)
     assert forward.afforded(10) == {"moves": 3} and forward.gradients(10) == 12
+
+
+def test_a_round_draws_its_directions_once_and_again_where_there_is_no_room(monkeypatch):
+    def drawn(room):
+        names = []
+
+        def named(seed, *name):
+            names.append(name)
+            return stream(seed, *name)
+
+        monkeypatch.setattr(decomfl, "ROOM", room)
+        monkeypatch.setattr(decomfl, "stream", named)
+        decomfl._directions.cache_clear()
+        algorithm = DeComFL(Surface(torch.tensor([1.0, 2.0, 3.0])), moves=2, directions=2)
+        server, clients = algorithm.init(1)
+        for round in range(2):
+            received = algorithm.broadcast(server, one(round))
+            clients = algorithm.absorb(clients, received, round) if received else clients
+            clients, said = algorithm.local(clients, received, one(round), batches)
+            server = algorithm.aggregate(server, [{name: value[0] for name, value in said.items()}], one(round))
+        return server["w"], names
+
+    kept, once = drawn(12)
+    bare, often = drawn(11)
+    assert torch.equal(kept, bare)
+    assert len(once) == len(set(once)) == 8 and set(often) == set(once) and len(often) > len(once)

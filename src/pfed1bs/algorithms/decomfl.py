@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import torch
@@ -16,6 +17,7 @@ from pfed1bs.wire.codecs import Floats
 from pfed1bs.wire.messages import Layout, Message
 
 LOSSES = 3  # that take as long as a gradient
+ROOM = 1 << 27  # numbers: the directions of a round are kept if they are no more
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,13 @@ class DeComFL(Replica):
 
     def along(self, round: int, step: int, like: Tensor) -> Iterator[Tensor]:
         """The P directions (n,) of a step one by one, drawn on the CPU, the same at every party."""
-        for number in range(self.directions):
-            z = torch.randn(self.task.n, generator=stream(self.seed, "decomfl", round, step, number))
-            yield (sign(z) if self.draw == "signs" else z).to(like.device)
+        names = [(round, step, number) for number in range(self.directions)]
+        if self.moves * self.directions * self.task.n > ROOM:
+            yield from (_direction(self.seed, *name, self.task.n, self.draw).to(like.device) for name in names)
+        else:
+            yield from _directions(self.seed, round, self.moves, self.directions, self.task.n, self.draw, like.device)[
+                step
+            ]
 
     def advance(self, copies: State, slopes: Tensor) -> State:
         """Copies after a step against the mean of P slopes; every product and sum is rounded: the same bits for all."""
@@ -124,3 +130,19 @@ class DeComFL(Replica):
         said = {"scalars": summed(torch.zeros(self.moves, self.directions), cohort.shares(self.weights), heard)}
         copies = self.after({**server, "theta": server["w"]}, said, cohort.round)
         return {"w": copies.pop("theta"), **copies, **said}
+
+
+def _direction(seed: int, round: int, step: int, number: int, n: int, draw: str) -> Tensor:
+    z = torch.randn(n, generator=stream(seed, "decomfl", round, step, number))
+    return sign(z) if draw == "signs" else z
+
+
+@lru_cache(maxsize=1)
+def _directions(
+    seed: int, round: int, moves: int, directions: int, n: int, draw: str, device: torch.device
+) -> list[list[Tensor]]:
+    """All directions of a round: clients draw them, the server draws them, and everybody who hears what it came to."""
+    return [
+        [_direction(seed, round, step, number, n, draw).to(device) for number in range(directions)]
+        for step in range(moves)
+    ]
