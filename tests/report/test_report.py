@@ -11,7 +11,7 @@ import pytest
 
 from pfed1bs import report
 from pfed1bs.cli import main as cli
-from pfed1bs.report import panels, repeat, tables
+from pfed1bs.report import columns, panels, repeat, tables
 from pfed1bs.report.groups import Spread, groups
 from pfed1bs.report.headline import headline
 from pfed1bs.report.tables import environment, notes, settings
@@ -390,3 +390,9 @@ def test_many_clients_are_told_by_quantiles_and_few_of_them_are_drawn(tmp_path, 
     monkeypatch.setattr(panels, "DOTS", 1)
     page = page_of(records, tmp_path)
     assert "1 of 2 clients" in page and "share of clients below" in page
+
+
+def test_an_end_of_all_percents_is_short_on_a_terminal():
+    cell = columns._interval(Spread.of([97.0, 99.9], "accuracy"), 2)
+    low = 98.45 - 12.706 * 1.45  # Student's 0.975 quantile with one degree of freedom, and the error of the mean
+    assert cell.short == f"{low:.2f}..100" and cell.text == f"{low:.2f} … 100.00"

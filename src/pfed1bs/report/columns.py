@@ -79,7 +79,8 @@ def _interval(value: Spread | None, digits: int) -> Cell:
     if value is None or value.interval is None:
         return Cell()
     low, high = value.interval
-    return Cell(f"{low:.{digits}f} \u2026 {high:.{digits}f}", short=f"{low:.{digits}f}..{high:.{digits}f}")
+    brief = [f"{end:g}" if end in (0, 100) else f"{end:.{digits}f}" for end in (low, high)]  # an end of all percents
+    return Cell(f"{low:.{digits}f} \u2026 {high:.{digits}f}", short="..".join(brief))
 
 
 def _gain(value: Spread | None, digits: int) -> Cell:
