@@ -2,7 +2,7 @@
 
 python tools/sheet.py results/mnist-all-r.json                  writes results/mnist-all-r.md
 python tools/sheet.py --late results/mnist-all-r.json ...       carries the last score of runs at rest to the end
-python tools/sheet.py --join results/mnist-all-r.json MORE      takes runs of another table over, in place of its own
+python tools/sheet.py --join results/mnist-all-r.json MORE      takes over runs of another, in place of its own or new
 
 `--late` mends files from before a run that rested kept its last score in the mean of the last evaluations, from their
 curves: tables of `pfed1bs compare` with their differences, and rows of `pfed1bs reproduce`.
@@ -62,11 +62,13 @@ def mend(path: Path) -> None:
 
 
 def join(path: Path, other: Path) -> None:
-    """Take the runs of another table over, in place of those with the same label and seed."""
+    """Take the runs of another table over, in place of those with the same label and seed, or beside them."""
     whole, more = (json.loads(place.read_text()) for place in (path, other))
     fresh = {(run["label"], run["seed"]): run for run in more["runs"]}
     runs = [fresh.pop((run["label"], run["seed"]), run) for run in whole["runs"]]
-    whole["runs"] = sorted([*runs, *fresh.values()], key=lambda run: [own["label"] for own in runs].index(run["label"]))
+    runs += fresh.values()
+    order = [*dict.fromkeys(run["label"] for run in runs)]  # new methods last
+    whole["runs"] = sorted(runs, key=lambda run: order.index(run["label"]))
     path.write_text(json.dumps(whole) + "\n")
     whole["over_seeds"] = over_seeds(groups(saved(path)))
     if before := whole.get("paired"):

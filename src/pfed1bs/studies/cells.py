@@ -56,13 +56,14 @@ class Entered:
         if value is None or self.paper is None:
             return ""
         (paper, spread), seeds = self.paper, value.seeds
-        own = spread if value.deviation is None else value.deviation  # one seed may be as far off as one of theirs
-        apart, error = value.mean - paper, hypot(own / sqrt(seeds), spread / sqrt(RUNS))
-        if seeds > 1 and max(abs(apart), WIDE) < 2 * error:
+        apart = value.mean - paper
+        way = f"{abs(apart):.2f} {'higher' if apart > 0 else 'lower'}"
+        if value.deviation is None:  # nobody knows how far off one run may be
+            return f"one seed: {way}"
+        error = hypot(value.deviation / sqrt(seeds), spread / sqrt(RUNS))
+        if max(abs(apart), WIDE) < 2 * error:
             return f"open: two standard errors are {2 * error:.2f}"
-        if abs(apart) <= max(CLOSE, 2 * error):
-            return "reproduced" if seeds > 1 else "near, one seed"
-        return f"differs: {abs(apart):.2f} {'higher' if apart > 0 else 'lower'}"
+        return "reproduced" if abs(apart) <= max(CLOSE, 2 * error) else f"differs: {way}"
 
     @property
     def cost(self) -> str:

@@ -121,12 +121,15 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
     texts = []
     for part in parts:
         own = [cell for cell in found if cell.part == part]
-        subset = f" (a subset: {SUBSETS[own[0].data]})" if own[0].data in SUBSETS else ""
+        rounded = any(cast(Json, row.get("config", {})).get("tf32") for cell in own for row in cell.rows)
+        remarks = [f"a subset: {SUBSETS[own[0].data]}"] if own[0].data in SUBSETS else []
+        remarks += ["products in tf32"] if rounded else []
         shown = [cell for cell in own if cell.rows or cell.paper]
         left = ", ".join(f"`{cell.label}`" for cell in own if cell not in shown)
         told = [_table(heads, [_line(target, cell, shared) for cell in shown])] if shown else []
         told += [f"Not run: {left}.\n"] if left else []
-        texts.append("\n".join([f"**{part}**{subset}\n", *told]))
+        said = f" ({'; '.join(remarks)})" if remarks else ""
+        texts.append("\n".join([f"**{part}**{said}\n", *told]))
     return "\n".join(texts)
 
 
