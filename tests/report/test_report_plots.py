@@ -80,6 +80,14 @@ def test_of_a_long_front_both_ends_stand_out(tmp_path):
     assert led == {"local", "fedavg", "fedbn", "ditto", "pfed1bs-delta", "obda"}
 
 
+def test_our_method_stands_out_where_it_loses(tmp_path):
+    names = ["pfed1bs-delta", "local", "fedavg", "obda", "eden", "zsign", "stc", "ditto", "fedbn"]
+    runs = [run_folder(tmp_path, name, accuracies=(1, 50 + at), total_mib=9.0) for at, name in enumerate(names)]
+    found = groups(map(report.read, runs))
+    led = {group.label for group, leads in zip(found, leading(found), strict=True) if leads}
+    assert led == {"pfed1bs-delta", "local", "fedavg", "fedbn", "ditto", "stc"}
+
+
 def test_bytes_and_numbers_read_well():
     assert [size(count) for count in (0.5, 512, 1024, 1536, 2**25, 2**40, 2**52)] == [
         *("0.5 B", "512 B", "1 KiB", "1.5 KiB", "32 MiB", "1 TiB", "4096 TiB")

@@ -7,13 +7,14 @@ from pfed1bs.report.groups import Group
 FEW = 8  # methods that all stand out
 MOST = 6  # of more
 BESIDE = ("local", "fedavg")  # what others are measured against
+OWN = "pfed1bs-delta"  # what a reader of these pictures looks for, also where it loses
 
 
 def leading(found: Sequence[Group]) -> list[bool]:
-    """Whether each group stands out: training alone, FedAvg, those that none beats with fewer bytes, the best ones."""
+    """Whether each group stands out: training alone, FedAvg, ours, those that none beats with fewer bytes, the best."""
     if len(found) <= FEW:
         return [True] * len(found)
-    beside = [next((i for i, group in enumerate(found) if group.algorithm == name), None) for name in BESIDE]
+    beside = [next((i for i, group in enumerate(found) if group.algorithm == name), None) for name in (*BESIDE, OWN)]
     order = sorted(range(len(found)), key=lambda i: -worth(found[i]))
     chosen = dict.fromkeys([i for i in beside if i is not None] + from_both_ends(front(found)) + order)
     return [i in list(chosen)[:MOST] for i in range(len(found))]
