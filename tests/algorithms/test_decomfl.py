@@ -137,7 +137,7 @@ def test_a_round_draws_its_directions_once_and_again_where_there_is_no_room(monk
 
         monkeypatch.setattr(decomfl, "ROOM", room)
         monkeypatch.setattr(decomfl, "stream", named)
-        decomfl._directions.cache_clear()
+        decomfl._round.cache_clear()
         algorithm = DeComFL(Surface(torch.tensor([1.0, 2.0, 3.0])), moves=2, directions=2)
         server, clients = algorithm.init(1)
         for round in range(2):

@@ -11,7 +11,21 @@ from hypothesis import strategies as st
 
 from messages import VECTORS
 from pfed1bs.core import native
-from pfed1bs.core.rng import MASK, ROTATION, ROWS, SIGNS, TIES, bits, distinct, key, signed, spread, stream, word, words
+from pfed1bs.core.rng import (
+    MASK,
+    ROTATION,
+    ROWS,
+    SIGNS,
+    TIES,
+    bits,
+    distinct,
+    key,
+    sequence,
+    signed,
+    stream,
+    word,
+    words,
+)
 from pfed1bs.core.sketch import srht
 from pfed1bs.core.votes import pack
 
@@ -160,7 +174,7 @@ def test_words_are_the_same_at_once_and_one_by_one(number, count, start):
 @settings(deadline=None)
 @given(KEYS, st.integers(0, 200))
 def test_tensors_of_words_have_the_same_bits(number, count):
-    found = spread(torch.tensor(signed(number)), count)
+    found = sequence(torch.tensor(signed(number)), count)
     assert found.numpy().view(np.uint64).tolist() == words(number, count).tolist()
 
 

@@ -83,13 +83,9 @@ class DeComFL(Replica):
 
     def along(self, round: int, step: int, like: Tensor) -> Iterator[Tensor]:
         """The P directions (n,) of a step one by one, drawn on the CPU, the same at every party."""
-        names = [(round, step, number) for number in range(self.directions)]
-        if self.moves * self.directions * self.task.n > ROOM:
-            yield from (_direction(self.seed, *name, self.task.n, self.draw).to(like.device) for name in names)
-        else:
-            yield from _directions(self.seed, round, self.moves, self.directions, self.task.n, self.draw, like.device)[
-                step
-            ]
+        of, shape = (self.draw, self.seed, round), (self.directions, self.task.n)
+        kept = self.moves * self.directions * self.task.n <= ROOM
+        yield from _round(*of, self.moves, *shape, like.device)[step] if kept else _step(*of, step, *shape, like.device)
 
     def advance(self, copies: State, slopes: Tensor) -> State:
         """Copies after a step against the mean of P slopes; every product and sum is rounded: the same bits for all."""
@@ -132,17 +128,17 @@ class DeComFL(Replica):
         return {"w": copies.pop("theta"), **copies, **said}
 
 
-def _direction(seed: int, round: int, step: int, number: int, n: int, draw: str) -> Tensor:
-    z = torch.randn(n, generator=stream(seed, "decomfl", round, step, number))
-    return sign(z) if draw == "signs" else z
+def _step(
+    draw: str, seed: int, round: int, step: int, directions: int, n: int, device: torch.device
+) -> Iterator[Tensor]:
+    for number in range(directions):
+        z = torch.randn(n, generator=stream(seed, "decomfl", round, step, number))
+        yield (sign(z) if draw == "signs" else z).to(device)
 
 
 @lru_cache(maxsize=1)
-def _directions(
-    seed: int, round: int, moves: int, directions: int, n: int, draw: str, device: torch.device
+def _round(
+    draw: str, seed: int, round: int, moves: int, directions: int, n: int, device: torch.device
 ) -> list[list[Tensor]]:
-    """All directions of a round: clients draw them, the server draws them, and everybody who hears what it came to."""
-    return [
-        [_direction(seed, round, step, number, n, draw).to(device) for number in range(directions)]
-        for step in range(moves)
-    ]
+    """All directions of a round: clients need them, the server, and everybody who hears what it came to."""
+    return [[*_step(draw, seed, round, step, directions, n, device)] for step in range(moves)]

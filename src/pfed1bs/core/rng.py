@@ -10,6 +10,7 @@ from torch import Tensor
 from pfed1bs.core import native
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the step of SplitMix64
+FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # its factors
 MASK = (1 << 64) - 1
 MOST = 1 << 31  # row numbers are int32
 SEPARATOR = "\x1f"  # between the parts of a stream's name
@@ -31,8 +32,8 @@ def stream(seed: int, *name: str | int) -> torch.Generator:
 def word(key: int, index: int) -> int:
     """The 64-bit word number `index` of the sequence `key`: SplitMix64 with random access."""
     z = (key + (index + 1) * GOLDEN) & MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    z = ((z ^ (z >> 30)) * FIRST) & MASK
+    z = ((z ^ (z >> 27)) * SECOND) & MASK
     return z ^ (z >> 31)
 
 
@@ -49,17 +50,14 @@ def words(key: int, count: int, start: int = 0) -> NDArray[np.uint64]:
     """Words start .. start + count - 1 of the sequence `key`."""
     if native.enabled:
         return native.words(key, start, count)
-    z = np.arange(start + 1, start + 1 + count, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return sequence(torch.tensor(signed(key)), count, start).numpy().view(np.uint64)
 
 
-def spread(key: Tensor, count: int) -> Tensor:
-    """The first `count` words of the sequence of a key, a number of 64 bits with a sign, computed where it lies."""
-    z = key + torch.arange(1, count + 1, device=key.device).mul_(signed(GOLDEN))
-    z = (z ^ _shifted(z, 30)) * signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shifted(z, 27)) * signed(0x94D049BB133111EB)
+def sequence(key: Tensor, count: int, start: int = 0) -> Tensor:
+    """The same words as a tensor, computed where the key lies; the sign of a number is its highest bit."""
+    z = key + torch.arange(start + 1, start + 1 + count, device=key.device).mul_(signed(GOLDEN))
+    z = (z ^ _shifted(z, 30)) * signed(FIRST)
+    z = (z ^ _shifted(z, 27)) * signed(SECOND)
     return z ^ _shifted(z, 31)
 
 

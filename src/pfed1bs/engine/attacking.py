@@ -126,7 +126,7 @@ class Attacking(Around):
         if kind in FLIPPED:
             return -x
         if kind == "random":
-            return x.abs() * sign(cohort.uniform("attack", *shape) - 0.5).to(x)
+            return x.abs() * sign(cohort.uniform("attack", *shape, device=x.device) - 0.5).to(x)
         if kind == "constant":
             return x.abs()
         if kind == "collude":

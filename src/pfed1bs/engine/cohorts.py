@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.rng import MASK, signed, spread, stream, words
+from pfed1bs.core.rng import MASK, sequence, signed, stream, words
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cohort:
             if torch.device(device).type == "cpu":
                 drawn = torch.from_numpy(words(own, pairs).view(np.int64))
             else:
-                drawn = spread(torch.tensor(signed(own), device=device), pairs)
+                drawn = sequence(torch.tensor(signed(own), device=device), pairs)
             yield drawn.view(torch.int32)[:count]
 
     def rows(self, at: Tensor | slice) -> "Cohort":

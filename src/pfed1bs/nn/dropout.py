@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from pfed1bs.core.rng import MASK, signed, spread, stream
+from pfed1bs.core.rng import MASK, sequence, signed, stream
 
 KEY = "key"  # the buffer of a layer that draws
 WHOLE = 1 << 24  # draws are multiples of 1 / WHOLE
@@ -37,7 +37,7 @@ class Dropout(nn.Module):
 
 def uniform(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Whole numbers below 2^24 from the SplitMix64 sequence of a key, the same on every device."""
-    return spread(key, torch.Size(shape).numel()).bitwise_and_(WHOLE - 1).view(shape)
+    return sequence(key, torch.Size(shape).numel()).bitwise_and_(WHOLE - 1).view(shape)
 
 
 def replaced(module: nn.Module) -> nn.Module:
