@@ -9,7 +9,7 @@ import torch
 from pfed1bs.algorithms import REGISTRY, make
 from pfed1bs.algorithms.base.robust import OWN, agreement, trimmed, unknown
 from pfed1bs.core.errors import UserError
-from pfed1bs.core.votes import pack
+from pfed1bs.core.votes import pack, unpack
 from pfed1bs.data import federate
 from pfed1bs.data import load as load_data
 from pfed1bs.engine.answers import listen, say
@@ -60,6 +60,16 @@ def said(algorithm):
     state, message = algorithm.local(clients, received, cohort(), data().batches(torch.arange(CLIENTS), 0, 0, 2, 4))
     sent = say(algorithm, message, cohort(), algorithm.known(state, "up", 0))
     return sent, [*listen(algorithm, sent, cohort(), algorithm.known(server, "up", 0))]
+
+
+def test_random_signs_are_as_often_up_as_down_and_say_nothing_of_the_true_ones():
+    known = Known(method("pfed1bs"))
+    true, told = (said(one)[1] for one in (known, attacking(known, Attack.of("random:1"))))
+    m = known.sketch.m
+    for ours, theirs in zip(true, told, strict=True):
+        lie = unpack(theirs["sketch"], m)
+        for total in (lie.sum(), lie @ unpack(ours["sketch"], m)):
+            assert abs(float(total)) < 5 * m**0.5  # standard deviations of a sum of m signs
 
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY if name != "local"])
