@@ -206,10 +206,19 @@ def test_every_table_is_complete_at_one_seed_before_the_next_and_data_sets_have_
     for name, own in plans.items():
         first = [run.entry.config.data.name for run in own if run.entry.config.seed == 0]
         assert first == sorted(first, key=plan.ORDER.index), name
-    methods, seeds = (12, 12, 11, 11, 11), (10, 10, 5, 5, 3)  # without compression only where that is cheap
+    methods, seeds = (12, 12, 12, 12, 11), (10, 10, 5, 5, 3)  # without compression but for VGG16
     counts = {data: number * count for data, number, count in zip(plan.ORDER, methods, seeds, strict=True)}
     main = [run.entry.config.data.name for run in plans["table-main"]]
     assert {data: main.count(data) for data in plan.ORDER} == counts
+
+
+def test_a_run_that_two_parts_want_is_one_run():
+    parts = [
+        plan.Piece("digits", algorithms=names, seeds=seeds)
+        for names, seeds in ((["local", "ditto"], 1), (["local"], 2))
+    ]
+    runs = plan.Target("table-main", "", parts).planned(RECIPES)
+    assert [(run.label, run.entry.config.seed) for run in runs] == [("local", 0), ("ditto", 0), ("local", 1)]
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -87,8 +87,8 @@ class Target:
     paper: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # label, data set: mean, deviation
 
     def planned(self, folder: Path, quick: bool = False, device: str = "auto") -> list[Planned]:
-        """All runs, by seed, then by data set; a quick one has the first part at one seed."""
-        source, found = (read(self.of, folder) if self.of else self), []
+        """All runs, each once, by seed, then by data set; a quick one has the first part at one seed."""
+        source, found = (read(self.of, folder) if self.of else self), {}
         for part in source.parts[: 1 if quick else None]:
             variants = part.variants(quick)
             for settings in part.settings(quick):
@@ -97,8 +97,8 @@ class Target:
                 for seed in [0] if quick else range(part.seeds) if part.seeds else config.compare.seeds:
                     for item, entry in zip(variants, entries(config, variants, [seed]), strict=True):
                         place = f"{source.name}/{name.replace(' ', '-').replace(':', '')}-{entry.name}"
-                        found.append(Planned(source.name, name, item.label, Entry(place, entry.config)))
-        wanted = [run for run in found if quick or not self.data or run.entry.config.data.name in self.data]
+                        found[place] = Planned(source.name, name, item.label, Entry(place, entry.config))
+        wanted = [run for run in found.values() if quick or not self.data or run.entry.config.data.name in self.data]
         return sorted(wanted, key=lambda run: (run.entry.config.seed, _place(run.entry.config)))
 
 
