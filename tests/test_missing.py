@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 RECORD = "#!{}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 
 
-@pytest.mark.parametrize("part", ["vgg16", "front", "bytes", "mlp", "vgg8"])
+@pytest.mark.parametrize("part", ["vgg16", "vgg8", "keeps", "front", "bytes"])
 def test_every_command_names_what_is_there(tmp_path, part):
     stub = tmp_path / "python"
     stub.write_text(RECORD.format(sys.executable))
