@@ -292,6 +292,17 @@ def test_the_headline_says_what_is_shown_of_the_nearest_other_and_the_result_in_
     )
 
 
+def test_the_headline_says_which_methods_have_the_very_scores_of_training_alone(tmp_path):
+    scores = {"pfed1bs": (80.0, 81.5), "fedavg": (80.0, 91.1), "local": (80.0, 81.5)}
+    folders = [
+        run_folder(tmp_path, name, seed, (50, at)) for name, pair in scores.items() for seed, at in enumerate(pair)
+    ]
+    assert headline(groups(map(report.read, folders))).told[-1] == (
+        "pfed1bs ended with the scores of training alone in every seed, to the last digit: messages were sent and "
+        "counted, and they changed no answer that was judged."
+    )
+
+
 def test_the_headline_names_the_fewest_bytes_where_seeds_do_not_tell_the_methods_apart(tmp_path):
     def said(home, **scores):
         folders = [

@@ -22,7 +22,7 @@ def headline(found: Sequence[Group]) -> Headline:
     near = [group for group in found if not any(_above(other, group) for other in found)]
     chosen = min(near, key=lambda group: (sent(group), -worth(group)))
     ahead = gain(chosen, found)
-    told = [plainly(chosen, found), _value(chosen, ahead, found), _chosen(chosen, found, len(near))]
+    told = [plainly(chosen, found), _value(chosen, ahead, found), _chosen(chosen, found, len(near)), _idle(found)]
     return Headline(_title(chosen, ahead, found), [text for text in told if text])
 
 
@@ -159,6 +159,19 @@ def _chosen(chosen: Group, found: Sequence[Group], near: int) -> str:
         f"{why}. Paired by seed, it is {pairs.mean:+.{digits}f}{unit} from {other.label}, 95 % interval "
         f"{low:+.{digits}f} to {high:+.{digits}f}: {shown}."
     )
+
+
+def _idle(found: Sequence[Group]) -> str:
+    """Which methods came to the very scores of training alone: a reader may think of a slip."""
+    alone = [group for group in found if group.algorithm == "local"]
+    if len(alone) != 1:
+        return ""
+    apart = paired(labelled([*found]), alone[0].label, alone[0].metric.name)
+    same = [item.first for item in apart if item.values and not any(item.values)]
+    if not same:
+        return ""
+    told = f"{' and '.join(same)} ended with the scores of training alone in every seed"
+    return f"{told}, to the last digit: messages were sent and counted, and they changed no answer that was judged."
 
 
 def _with_interval(group: Group) -> str:
