@@ -47,6 +47,7 @@ bench: $(READY)
 docs-numbers: $(READY)
 	$(BIN)/pfed1bs reproduce all --draw
 	$(BIN)/python tools/sheet.py $(patsubst %.md,%.json,$(wildcard results/*.md))
+	$(BIN)/python tools/quotes.py --write
 	$(BIN)/python tools/sources.py --write
 
 # Faults put into the code one by one, and which of them no test sees: an hour.

@@ -12,7 +12,7 @@ result of a run (an option, a size, something worked out) is named: `<!-- given:
 must stand in one of the files around one of the four numbers before it, up to the sign of all three.
 In docs/algorithms.md tables and options are those that the code prints, by test, and are left out. Small numbers with
 few digits are found in many files: but for intervals this shows that a source is named and fits, not that it was
-read with care.
+read with care. tools/quotes.py writes the numbers that a marker stands behind, from the labels that it names.
 """
 
 import json
