@@ -10,7 +10,7 @@ test samples, for the mean over the seeds; what it has less than ditto and fedav
 more. `--join` makes such a table of those that `pfed1bs compare` wrote, with rest and without, or adds them to one. Of
 tables that lack some of these, those of earlier rules (results/rest/earlier.json), what there is; of several data sets
 each apart. Of the best evaluation also what is left of it if every seed's is chosen by the others: the highest of many
-evaluations is too high by itself.
+evaluations is too high by itself. And what a run would have less if the default number of rounds cut it off.
 """
 
 import argparse
@@ -22,8 +22,10 @@ from statistics import fmean
 
 from pfed1bs.report.records import table
 from pfed1bs.report.statistics import Difference
+from pfed1bs.runs.config import Config
 from pfed1bs.runs.environment import environment
 
+ROUNDS = Config().rounds
 MORE, FEWER = "pfed1bs-delta ratio=0.1", "pfed1bs-delta ratio=0.01"  # bits
 
 
@@ -121,6 +123,8 @@ def gaps(methods):
         if len(methods[label]) > 1:
             others = chosen_by_others(methods[label])
             found.append(gap(label, "its best evaluation as the other seeds choose it", ends[label], others))
+        early = {seed: at(run["curve"], ROUNDS) for seed, run in methods[label].items()}
+        found.append(gap(f"{label} after {ROUNDS} rounds", "its end", early, ends[label]))
         if label.startswith("pfed1bs-delta"):
             found += [gap(label, fixed_name, ends[label], fixed)] if fixed else []
             bits = (MORE, FEWER) if label.split()[:2] == FEWER.split() else ()
