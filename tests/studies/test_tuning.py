@@ -208,6 +208,15 @@ def test_a_resumed_tuning_repeats_no_finished_run_and_may_have_more_points(tmp_p
         assert new["points"][:3] == old["points"] and new["runs"] == 5
     with pytest.raises(UserError, match="was run with other settings: clients was 3, now 4"):
         study(tmp_path / "t", more=["--clients", "4"])
+    for fewer, said in (
+        (["--points", "4"], "points 5"),
+        (["--points", "5", "--seeds", "101"], "seeds 100"),
+        (["--points", "5", "--algorithms", "local"], "algorithms fedavg"),
+    ):
+        assert (
+            tune(*words, *fewer, "--resume") == 2 and f"has more than was asked for: {said}" in capsys.readouterr().err
+        )
+    assert json.loads((tmp_path / "t" / "tuning.json").read_text()) == again
 
 
 @pytest.mark.usefixtures("forked_runs")

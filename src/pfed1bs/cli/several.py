@@ -99,6 +99,7 @@ def tune_command(words: list[str]) -> None:
     design, points = designed(own, rest), whole(own, "points", 9)
     among, start = tuple(own.searched.split(",")) if own.searched else (), begun(vars(own)["from"], recipe, rest, names)
     study = tuning.Study(config, tuple(names), judged, points, folder, design, among, start)
+    whole_again(study)
     again = pasted(["tune", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
     with Board(folder, points * len(names) * len(judged)) as board:
         for wave in study.waves():
@@ -109,6 +110,20 @@ def tune_command(words: list[str]) -> None:
     if own.write:
         written(Path(own.write), chosen.rewritten(Path(own.write).read_text(), study.methods))
     terminal.show_tuned(study, folder, own.json)
+
+
+def whole_again(study: tuning.Study) -> None:
+    """Refuse to go on with less than the search of a folder had: its file would lose what was found."""
+    if not (path := study.folder / "tuning.json").is_file():
+        return
+    before = json.loads(path.read_text())
+    lost = [("seeds", seed) for seed in before["seeds"] if seed not in study.seeds]
+    lost += [("algorithms", item["algorithm"]) for item in before["methods"] if item["algorithm"] not in study.names]
+    lost += [("points", before["points"])] if before["points"] > study.points else []
+    for flag, value in lost:
+        raise UserError(
+            f"{path} has more than was asked for: {flag} {value}", f"go on with it in --{flag}, or take another --out"
+        )
 
 
 def begun(word: str | None, recipe: str | None, rest: list[str], names: list[str]) -> Config | None:
