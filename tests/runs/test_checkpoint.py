@@ -4,6 +4,7 @@ import errno
 import random
 import resource
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,12 +31,20 @@ def saved(folder):
 def same(ours, theirs):
     parts = [(ours.server, theirs.server), (ours.clients, theirs.clients), ({"": ours.seen}, {"": theirs.seen})]
     equal = all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in parts)
-    return equal and (ours.round, ours.history) == (theirs.round, theirs.history)
+    rest = [(one.round, one.history, one.lost, one.resting) for one in (ours, theirs)]
+    return equal and rest[0] == rest[1]
 
 
 def test_what_is_saved_is_loaded(tmp_path):
     assert same(checkpoint.load(saved(tmp_path), IDENTITY), progress())
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+
+
+def test_who_has_lost_its_replica_and_who_rests_is_saved_and_a_checkpoint_without_it_is_read(tmp_path):
+    path, said = saved(tmp_path), replace(progress(), lost=frozenset({2}), resting=frozenset({0, 1}))
+    assert not {"lost", "resting"} & {*load_file(path)} and checkpoint.load(path, IDENTITY).resting == frozenset()
+    checkpoint.save(path, said, IDENTITY)
+    assert same(checkpoint.load(path, IDENTITY), said)
 
 
 def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path):

@@ -54,6 +54,7 @@ class Progress:
     seen: Tensor  # (K,) last broadcast held by each client, -1: none
     history: dict[int, bytes] = field(default_factory=dict)  # broadcasts that somebody may still have to catch up on
     lost: frozenset[int] = frozenset()  # clients that have said that their replica is not the server's
+    resting: frozenset[int] = frozenset()  # clients that have said that they rest; empty where their states are at hand
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Who is who: which node is which client, how many samples it has, which states it holds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -131,14 +131,21 @@ class Roster:
     def reconciled(self, now: Progress) -> Progress:
         """The progress with `seen` as clients can live up to it: one that lost states starts from an older one."""
         seen = now.seen.clone()
-        for client, member in self.members.items():
-            last = int(seen[client])
-            if member.held is None or last in (-1, *member.held):
-                continue
-            older = [round for round in member.held if 0 <= round < last]
-            seen[client] = max(older, default=-1)
-            self.event(f"client {client} has lost the state of round {last}; it goes on from {int(seen[client])}")
-        return replace(now, seen=seen, lost=now.lost | self.lost)
+        for client in self.members:
+            last, seen[client] = int(seen[client]), self._base(client, now)
+            if seen[client] != last:
+                self.event(f"client {client} has lost the state of round {last}; it goes on from {int(seen[client])}")
+        return replace(now, seen=seen, lost=now.lost | self.lost, resting=self.resting(now, {}))
+
+    def resting(self, now: Progress, said: Mapping[int, bool]) -> frozenset[int]:
+        """Who rests, after clients have said whether they do; one that has lost its state is awake until it says so."""
+        going_on = {client for client in now.resting if self._base(client, now) == now.seen[client]}
+        return frozenset((going_on - said.keys()) | {client for client, rests in said.items() if rests})
+
+    def _base(self, client: int, now: Progress) -> int:
+        """The round from whose state a client goes on; -1: from none."""
+        held, last = self.members[client].held if client in self.members else None, int(now.seen[client])
+        return last if held is None else max((round for round in held if 0 <= round <= last), default=-1)
 
 
 def holding(content: Content) -> list[int]:

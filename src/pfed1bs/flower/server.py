@@ -50,7 +50,6 @@ class Server:
 
     address: Content = field(init=False)  # what stands in every letter
     roster: Roster = field(init=False)
-    resting: set[int] = field(init=False, default_factory=set)  # clients whose own models are at rest, as they say
     differing: list[bytes] = field(init=False, default_factory=list)  # who has another replica says so in a round
     evaluations: int = field(init=False, default=0)
 
@@ -60,15 +59,17 @@ class Server:
         self.roster = Roster(self.address, self.config.clients, self.rules.max_samples, self.event)
 
     def rounds(self, resume: Progress | None = None) -> Iterator[Round]:
-        """Do the rounds one by one; the caller must save each before it takes the next."""
+        """Do the rounds one by one, until all rest; the caller must save each before it takes the next."""
         now = resume or start(self.algorithm, self.config.clients)
         wanted = self.config.clients  # the first round waits for all of them
-        while now.round < self.config.rounds:
+        while now.round < self.config.rounds and not self._over(now):
             done = self.round(now, wanted)
             yield done
-            if done.last:
-                return
             now, wanted = done.progress, self.rules.min_clients
+
+    def _over(self, now: Progress) -> bool:
+        """Whether all clients have said that they rest."""
+        return len(now.resting) == self.config.clients
 
     def round(self, now: Progress, wanted: int) -> Round:
         """One round, repeated until enough clients have answered; waits a while for `wanted` clients to be there."""
@@ -198,14 +199,14 @@ class Server:
         news, active = [items for one in asked for items in one.news], [one.active for one in asked]
         parts = (torch.cat([getattr(one, name) for one in active]) for name in ("ids", "sizes", "seen"))
         everyone = Cohort(self.config.seed_of("batches"), now.round, *parts)
-        after, extra = replace(after, lost=after.lost | self.roster.lost), counted(self.differing)
+        resting = self.roster.resting(now, {client: one.log.get("rest") == 1 for client, one in answers.items()})
+        after = replace(after, lost=after.lost | self.roster.lost, resting=resting)
         logs = [answers[client].log for client in sorted(answers)]
         log = {name: torch.tensor([one[name] for one in logs if name in one]) for name in sorted(usual(logs))}
         bill = traffic(self.algorithm, news, [*sent, *self.differing], everyone)
-        self.resting |= {client for client, answer in answers.items() if answer.log.get("rest") == 1}
-        last = len(self.resting) == self.config.clients
-        log |= {**shared, **extra}
-        return Round(now.round, part.cohort, bill, sent, log, seconds, after, self.roster.sizes, last=last)
+        log |= {**shared, **counted(self.differing)}
+        sizes, last = self.roster.sizes, self._over(after)
+        return Round(now.round, part.cohort, bill, sent, log, seconds, after, sizes, last=last)
 
     def judge(self, now: Progress) -> tuple[Tensor, dict[str, Score]]:
         """The connected clients, and how good their models are on their own test samples."""

@@ -21,6 +21,7 @@ from pfed1bs.wire.messages import VERSION
 FORMAT = "2"  # 2: with a checksum
 ROWS = "3"  # 3: the clients' states are rows in files beside it, and here is where
 STATES = "states"  # the folder of those files
+SETS = ("lost", "resting")  # of clients; an empty one is not written
 ANEW = "finish it with the release that began it, or begin anew in another folder"
 ELSEWHERE = "restore it from a copy, or begin anew in another folder"
 
@@ -43,7 +44,7 @@ def save(path: Path, progress: Progress, identity: str) -> None:
             f"history/{r}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for r, data in progress.history.items()
         },
         "seen": progress.seen,
-        **({"lost": torch.tensor(sorted(progress.lost))} if progress.lost else {}),
+        **{name: torch.tensor(sorted(who)) for name in SETS if (who := getattr(progress, name))},
     }
     write(path, tensors, {"round": str(progress.round), "identity": identity, "format": form})
     if isinstance(clients, Store):
@@ -66,12 +67,12 @@ def _progress(path: Path, tensors: State, metadata: Mapping[str, str]) -> Progre
     history = {int(r): value.numpy().tobytes() for r, value in within("history/", tensors).items()}
     for version in {data[0] for data in history.values()} - {VERSION}:
         raise UserError(f"{path} holds broadcasts of version {version}, this release sends version {VERSION}", ANEW)
-    lost = frozenset(tensors["lost"].tolist() if "lost" in tensors else ())
+    sets = {name: frozenset(tensors[name].tolist()) for name in SETS if name in tensors}
     seen: Tensor = tensors["seen"]
     clients: Clients = within("clients/", tensors)
     if metadata["format"] == ROWS:
         clients = _stored(path, within("store/", tensors), len(seen))
-    return Progress(int(metadata["round"]), within("server/", tensors), clients, seen, history, lost)
+    return Progress(int(metadata["round"]), within("server/", tensors), clients, seen, history, **sets)
 
 
 def _stored(path: Path, index: State, clients: int) -> Store:
