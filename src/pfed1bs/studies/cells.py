@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot, isfinite, sqrt
+from math import hypot, inf, isfinite, sqrt
 from typing import cast
 
 from pfed1bs.facts.printed import paper_table
-from pfed1bs.report.groups import Spread
+from pfed1bs.report.groups import Spread, student
 from pfed1bs.report.records import Json
 from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
 
-CLOSE = 1.0  # points; nearer, or within two standard errors of the difference, a cell of several seeds is reproduced
-WIDE = 2.0  # points; where two standard errors are more, a cell within them is open
+CLOSE = 1.0  # points; nearer, or within the 95 % interval of the difference, a cell of several seeds is reproduced
+WIDE = 2.0  # points; where half that interval is more, a cell within it is open
 RUNS = 10  # of each cell of the paper
 OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
 COSTS = {
@@ -60,10 +60,10 @@ class Entered:
         way = f"{abs(apart):.2f} {'higher' if apart > 0 else 'lower'}"
         if value.deviation is None:  # nobody knows how far off one run may be
             return f"one seed: {way}"
-        error = hypot(value.deviation / sqrt(seeds), spread / sqrt(RUNS))
-        if max(abs(apart), WIDE) < 2 * error:
-            return f"open: two standard errors are {2 * error:.2f}"
-        return "reproduced" if abs(apart) <= max(CLOSE, 2 * error) else f"differs: {way}"
+        half = _uncertain(value.deviation / sqrt(seeds), seeds, spread / sqrt(RUNS))
+        if max(abs(apart), WIDE) < half:
+            return f"open: {way} \u00b1 {half:.2f}"
+        return "reproduced" if abs(apart) <= max(CLOSE, half) else f"differs: {way}"
 
     @property
     def cost(self) -> str:
@@ -109,6 +109,13 @@ class Entered:
             about["highest"] = {"after": self.highest[0], **_plain(self.highest[1])}
             about |= {"since_highest": _facts(self.lost)} if self.lost else {}
         return {**about, "paper": self.paper, "verdict": self.verdict}
+
+
+def _uncertain(ours: float, seeds: int, theirs: float) -> float:
+    """Half the 95 % interval of a difference of two means with these standard errors: Welch's, degrees rounded down."""
+    error = hypot(ours, theirs)
+    freedom = error**4 / (ours**4 / (seeds - 1) + theirs**4 / (RUNS - 1)) if error else inf
+    return student(max(1, int(min(freedom, seeds + RUNS - 2)))) * error
 
 
 def told(value: Spread | None) -> str:
