@@ -2,12 +2,12 @@
 
     python tools/mutants.py --count 300 --seed 0 --parallel 2 --out results/mutants.json
 
-A mutant is one changed operator, comparison, condition or number in src/pfed1bs/algorithms, wire or core/votes.py. At
-first all tests of these rooms run without a fault, to see how long each takes and which lines it runs; those that fail,
-for want of a package for instance, are left out and listed. Then each mutant meets the tests that run its line, the
-shortest first, in a copy of the sources of its own. It is killed when one fails or time runs out. What errors say and
-the defaults of options are left alone. With --out the work may stop at any time and go on later; --again tries
-survivors once more.
+A mutant is one changed operator, comparison, condition or number in one of FILES: the methods, the messages, the votes,
+who is told what, replicas and rest. At first all tests of these rooms run without a fault, to see how long each takes
+and which lines it runs; those that fail, for want of a package for instance, are left out and listed. Then each mutant
+meets the tests that run its line, the shortest first, in a copy of the sources of its own. It is killed when one fails
+or time runs out. What errors say and the defaults of options are left alone. With --out the work may stop at any time
+and go on later; --again tries survivors once more.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from faults import ROOT, Mutant, mutants
 from surveying import SOURCE, Chosen, Survey, side_by_side, start, surveyed
 
 FILES = ["algorithms/[!_]*.py", "algorithms/base/[!_]*.py", "wire/[!_]*.py", "core/votes.py"]
+FILES += ["engine/exchange.py", "engine/replicas.py", "engine/rest.py"]
 FACTS = "import json; from pfed1bs.runs.environment import environment; print(json.dumps(environment('cpu')))"
 
 

@@ -1,5 +1,6 @@
 """Anchors: everybody rounds the shared model to the same bits, and a snapshot takes four bits a weight."""
 
+from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -16,6 +17,7 @@ from pfed1bs.compressors.eden import CODEBOOKS
 from pfed1bs.core.rng import bits, key, stream
 from pfed1bs.core.votes import sign
 from pfed1bs.data import federate, load
+from pfed1bs.engine.exchange import agreeing, hear
 from pfed1bs.engine.rounds import Schedule, begin, prepare, simulate
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
@@ -245,6 +247,18 @@ def test_a_damaged_replica_recovers_with_a_coded_snapshot(at):
     )
     theta = good.progress.clients["theta"]
     assert all(torch.equal(own, theta[0]) for own in theta)
+
+
+def test_a_bit_that_differs_after_a_coded_snapshot_and_the_broadcasts_behind_it_is_found():
+    algorithm = coded()
+    *_, done = away(rounds=23)
+    told = prepare(algorithm, replace(done.progress, seen=torch.full((12,), 2)), DATA.sizes, 0, None).news[:2]
+    assert [(item.kind, item.round) for item in told[1]] == [("snapshot", 21), ("down", 22), ("down", 23)]
+    after, _ = hear(algorithm, algorithm.init(2)[1], told)
+    assert agreeing(algorithm, after, told).tolist() == [True, True]
+    after["theta"] = after["theta"].clone()
+    after["theta"].view(torch.int32)[1, 3] ^= 1
+    assert agreeing(algorithm, after, told).tolist() == [True, False]
 
 
 def test_the_bytes_of_a_returning_client_are_those_of_the_cheaper_way():

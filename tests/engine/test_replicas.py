@@ -113,6 +113,21 @@ def test_a_client_whose_replica_differs_says_so_is_not_counted_and_gets_the_snap
     assert all(torch.equal(own, fourth.progress.clients["theta"][0]) for own in fourth.progress.clients["theta"])
 
 
+@pytest.mark.parametrize("name", [name for name in KEEPERS if name != "delta-float32"])  # whose snapshot is no longer
+def test_a_client_that_was_away_two_rounds_and_whose_replica_differs_is_found_and_gets_the_snapshot(name):
+    algorithm = short(name, TASK)
+    (first,), others = rounds(algorithm, rounds=1), replace(DATA, newcomers=torch.tensor([1]))
+    away = list(simulate(algorithm, others, SIZE, rounds=3, resume=first.progress))[-1].progress
+    for broken in (away, spoiled(away, client=1)):
+        news = prepare(algorithm, broken, DATA.sizes, 0, None).news[1]
+        assert [(item.kind, item.round) for item in news] == [("down", 1), ("down", 2), ("down", 3)]
+        (done,) = rounds(algorithm, broken, rounds=4)
+        differ = {1} if broken is not away else set()
+        assert done.progress.lost == differ and {*done.cohort.ids.tolist()} == {0, 1, 2, 3} - differ
+    then = prepare(algorithm, done.progress, DATA.sizes, 0, None).news
+    assert [items[0].kind for items in then] == ["down", "snapshot", "down", "down"]
+
+
 @keepers
 def test_copies_are_alike_until_one_bit_of_one_differs(name):
     algorithm = short(name, TASK)

@@ -172,6 +172,22 @@ def test_models_that_are_not_held_near_another_do_not_rest_by_distance(monkeypat
     assert rounds(resting(method("ditto"), 1e-9), 1)[0].log["rest"].all()
 
 
+@pytest.mark.parametrize(("lam", "held"), [(0.0, False), (1e-6, True)])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("pfed1bs-delta", {}), ("pfed1bs-delta", {"follow": False}), ("delta-float32", {}), ("ditto", {})],
+)
+def test_with_lambda_zero_no_model_is_held_near_another_and_the_loss_alone_tells(name, options, lam, held, monkeypatch):
+    free = method(name, lam=lam, **options)
+    (log,) = (done.log for done in rounds(free, 1))
+    assert bool((log.get("apart", log.get("behind")) > 0).all()) is held
+    level = 1.01 * float(log.get("fit", log["loss"]).max())
+    monkeypatch.setattr(module, "NEAR", 0.0)  # never back
+    assert bool(rounds(resting(free, level), 1)[0].log["rest"].all()) is not held  # half of the level, if held
+    monkeypatch.setattr(module, "NEAR", 10.0)  # back in the first round
+    assert bool(rounds(resting(free, 1e-9), 2)[-1].log["rest"].all()) is held
+
+
 def test_rounds_end_when_all_rest_and_resuming_adds_none():
     quiet = resting(method("pfed1bs-delta"), 1e9)
     done = rounds(quiet, 5)

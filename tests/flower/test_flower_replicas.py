@@ -1,10 +1,15 @@
 """Through Flower: a client whose replica is not the server's says so, is left out, and is sent the snapshot."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
+from elsewhere import DEVICE, Elsewhere
 from flower_desk import RUN, Desk, finished, start
 from pfed1bs.algorithms import make
+from pfed1bs.core import graphs
+from pfed1bs.flower import client as module
 from pfed1bs.flower.states import Shelf
 from pfed1bs.runs.folder import identity
 from pfed1bs.wire.messages import HEADER
@@ -72,6 +77,30 @@ def test_a_client_with_another_seed_is_found_in_the_first_round_and_counts_in_no
     assert sum(SAYS in line for line in desk.said) == 5 and "round 0: client 2" in desk.said[4]
     assert progress.seen.tolist() == [4, 4, -1, 4] and progress.lost == {2}
     assert kinds(desk, 102) == [["down"], *([["snapshot"]] * 4)]
+
+
+def test_a_client_with_another_seed_is_not_judged_on_a_gpu_either_before_its_first_round(tmp_path, monkeypatch):
+    desk = desk_of("pfed1bs-delta", tmp_path)
+    honest, stranger = desk.client, make("pfed1bs-delta", desk.algorithm.task, seed=9)
+
+    def client(node):
+        found = honest(node)
+        vars(found).update(data=desk.data.to(DEVICE), **({"algorithm": stranger} if node == 102 else {}))
+        return found
+
+    def on_way(question, node, reply):
+        told.extend([(node, reply.error)] if question == "evaluate" else [])
+        return [reply]
+
+    desk.client, desk.on_way, told = client, on_way, []
+    monkeypatch.setattr(module, "choose", lambda device: DEVICE)
+    monkeypatch.setattr(module, "alone", lambda device: nullcontext())
+    monkeypatch.setattr(graphs, "enabled", False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with Elsewhere():
+        desk.server().judge(start(desk.algorithm, 4))
+    wrong = "its replica is not the server's"
+    assert told == [(100, ""), (101, ""), (102, wrong), (103, "")]
 
 
 def test_a_server_that_goes_on_remembers_who_has_lost_its_replica(tmp_path):

@@ -11,6 +11,7 @@ from pfed1bs.core.votes import unpack
 from pfed1bs.engine.contract import Algorithm, Cohort, State
 from pfed1bs.engine.replicas import alike, checksum, checksums
 from pfed1bs.engine.store import Clients, Store
+from pfed1bs.engine.workers import CPU
 from pfed1bs.wire.codecs import Differences, Signs
 from pfed1bs.wire.messages import (
     Kind,
@@ -151,14 +152,38 @@ def _repeated(field: Tensor) -> bool:
     return field.stride(0) == 0 or (field[0].numel() == 1 and bool((field == field[:1]).all()))
 
 
+def entering(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]], new: Tensor) -> Tensor:
+    """(S,) false for those `new` (S,) clients that their first news leads to another replica than the server's.
+
+    For a device that may round products otherwise, where `agreeing` says nothing of one client alone: first weights
+    have no products, and what a snapshot and the broadcasts behind it come to is computed on the processor.
+    """
+    right, at = torch.ones(len(news), dtype=torch.bool), new.nonzero().flatten().tolist()
+    if not algorithm.replicates:
+        return right
+    whole, short = ([i for i in at if news[i][0].kind == kind] for kind in ("down", "snapshot"))
+    if whole:  # from round 0 on, whose checksum is that of the first weights
+        right[whole] = _right(algorithm, rows(clients, torch.tensor(whole)), [news[i][:1] for i in whole])
+    if short:  # all of them are sent the same, which replaces whatever they have: one stands for all
+        sent, one = [news[short[0]]], moved(rows(clients, torch.tensor(short[:1])), CPU)
+        right[short] = _right(algorithm, hear(algorithm, one, sent)[0], sent)
+    return right
+
+
 def agreeing(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> Tensor:
     """(S,) true for the clients whose replica, after their news, is the one that the server has.
 
     A device may round products otherwise than the server's processor. Copies on it that are all the same, and another
-    than the server's, are a matter of the device and no mistake of a client. First weights have no products.
+    than the server's, are a matter of the device and no mistake of a client, once their first news was right.
     """
-    rounded = next(iter(clients.values())).is_cuda and any(item.round for items in news for item in items)
-    held = [] if rounded and bool(alike(algorithm, clients)) else checksums(algorithm, clients)
+    if next(iter(clients.values())).is_cuda and bool(alike(algorithm, clients)):
+        return torch.ones(len(news), dtype=torch.bool)
+    return _right(algorithm, clients, news)
+
+
+def _right(algorithm: Algorithm, clients: State, news: Sequence[Sequence[News]]) -> Tensor:
+    """(S,) whether the checksum of each replica is the one in the header of the client's last piece of news."""
+    held = checksums(algorithm, clients)
     if not held:
         return torch.ones(len(news), dtype=torch.bool)
     said = {item: read_header(item.data).samples for item in {items[-1] for items in news}}

@@ -5,7 +5,8 @@ a model personal: own models drift back to the shared one and get worse, in ever
 at the end of its local work. Once that is below `level` (and all its samples together below LEFT), its own model stays
 as it is. One that is held near the shared model rests when it has come back to NEAR of its longest distance from it
 (one that moves with the shared model: in LONGER times as many rounds), or at half the level.
-A method may keep clients awake ("log/awake"), and a distance of 0 stands for a model that is not held near another.
+A method may keep clients awake ("log/awake"), and a distance of 0 stands for a model that is not held near another,
+as with lambda = 0.
 Clients at rest go on helping the others; when all rest, the run is over. This costs no byte, sample or gradient.
 """
 

@@ -10,7 +10,7 @@ from pfed1bs.core.errors import Failure
 from pfed1bs.data import Federation
 from pfed1bs.engine.answers import differing, ready, say
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import News, agreeing, hear, replaced, rows
+from pfed1bs.engine.exchange import News, agreeing, entering, hear, replaced, rows
 from pfed1bs.engine.recorder import Recorder
 from pfed1bs.engine.replicas import alike
 from pfed1bs.engine.store import Changes, Clients, Store
@@ -57,13 +57,14 @@ class Turn:
         """Hear, train, speak; who finds that its replica is not the server's says that instead, and stays as it was."""
         algorithm, some, news = self.algorithm, self.cohort.rows(at), [self.news[i] for i in at.tolist()]
         mine = rows(self.clients, some.ids if self.places is None else self.places[at])
+        right = entering(algorithm, mine, news, (some.seen < 0) & early(mine))
         mine, received = hear(algorithm, mine, news)
-        if early(mine) and some.round:  # first weights are compared with the server's on any device
+        if early(mine) and bool(right.all()):
             try:
                 return self._work(at, some, mine, received, alike(algorithm, mine))
             except Apart:  # which of them is asked, and the work begun anew
                 pass
-        right = agreeing(algorithm, mine, news)
+        right &= agreeing(algorithm, mine, news)
         if bool(right.all()):
             return self._work(at, some, mine, received)
         wrong = some.rows(~right)

@@ -14,10 +14,10 @@ from pfed1bs.data import Federation, federate, load
 from pfed1bs.data.normalise import of_client, with_constants
 from pfed1bs.engine.attacking import poisoned
 from pfed1bs.engine.contract import Algorithm, Cohort, State
-from pfed1bs.engine.exchange import News, agreeing, hear, moved, rows
+from pfed1bs.engine.exchange import News, agreeing, entering, hear, moved, rows
 from pfed1bs.engine.rounds import choose
 from pfed1bs.engine.scores import score
-from pfed1bs.engine.turns import Turn
+from pfed1bs.engine.turns import Turn, early
 from pfed1bs.engine.workers import alone
 from pfed1bs.flower.judging import shared
 from pfed1bs.flower.link import Content, Question, Value, messages, text, whole
@@ -152,8 +152,9 @@ class Client:
         later = state  # after the news, which show what the shared model is now; judged is what the client has
         if self.algorithm.judged_with == "replica":
             news = [checked(self.algorithm, sent, base, round)]
+            right = entering(self.algorithm, state, news, torch.tensor([base < 0 and early(state)]))
             later, _ = hear(self.algorithm, state, news)
-            if not bool(agreeing(self.algorithm, later, news)):
+            if not bool(right & agreeing(self.algorithm, later, news)):
                 raise ValueError("its replica is not the server's")
         size = (self.config.seed_of("batches"), self.config.steps, self.config.batch)
         models = self.algorithm.personal(
