@@ -1,5 +1,6 @@
 """`pfed1bs reproduce`: the tables and figures of the paper, and ours."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -52,12 +53,13 @@ def reproduce_command(words: list[str]) -> None:
     plans = {target.name: target.planned(recipes, own.quick, own.device or "auto") for target in targets}
     runs = plan.in_order(plans.values())
     rows = joined(runs, out, [Path(name) for name in own.join])
-    pending = [run for run in wanted(runs, own) if not rows[run.target].find(run)]
-    if pending and not own.draw:
-        if any(known.rows for known in rows.values()) and not own.resume:
-            raise UserError(
-                f"{out} has finished runs", "add --resume to go on, or --draw for tables and pictures alone"
-            )
+    chosen = wanted(runs, own)
+    pending = [run for run in chosen if not own.draw and not rows[run.target].find(run)]
+    if pending and not own.resume and any(known.rows for known in rows.values()):
+        raise UserError(f"{out} has finished runs", "add --resume to go on, or --draw for tables and pictures alone")
+    if len(pending) < len(chosen) and not own.draw:
+        print(there(out, len(chosen), len(pending), len(runs)), file=sys.stderr)
+    if pending:
         again = pasted(["reproduce", *words, *([] if own.resume else ["--resume"])])
         work, processes = Path(own.work or "runs/reproduce"), whole(own, "parallel", 1)
         with Board(work) as board:
@@ -69,6 +71,15 @@ def reproduce_command(words: list[str]) -> None:
         if found:
             terminal.show_cells(target.title, found)
         print(f"folder  {out / target.name}" + ("" if (out / target.name).is_dir() else ": no runs, nothing drawn"))
+
+
+def there(out: Path, chosen: int, missing: int, every: int) -> str:
+    """How many of the chosen rows are there: a table that was not made now is not to pass for one that was."""
+    told = f"rows in {out}: {chosen - missing} of {chosen}"
+    if missing:
+        return f"{told}, left to run: {missing}"
+    beside = "; the table has those that were not chosen too" if chosen < every else ""
+    return f"{told}, so no run is made; --out DIR with an empty folder makes them anew{beside}"
 
 
 def joined(runs: Sequence[Planned], out: Path, places: Sequence[Path]) -> dict[str, Finished]:

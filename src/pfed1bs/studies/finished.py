@@ -27,6 +27,8 @@ COLUMNS = (
     "accuracy_global accuracy_tuned mib_per_round total_mib seconds tf32 device torch commit time command"
 ).split()
 ASIDE = {*with_role("machine", "simulator", "others")} - {"tf32"}  # what a row may have had otherwise
+ROW = ("part", "label", "env.commit", *(f"config.{key}" for key in ("algorithm.name", "data.name", "seed", "rounds")))
+MEND = "delete that line, or restore the file from a copy; `pfed1bs reproduce NAME --resume` makes what is missing"
 DIGITS = 6
 
 
@@ -40,8 +42,9 @@ class Finished:
     @classmethod
     def of(cls, folder: Path) -> "Finished":
         """What a folder holds; a last line that was cut off is left out."""
-        lines = (folder / FILE).read_text().splitlines(keepends=True) if (folder / FILE).exists() else []
-        return cls(folder, [json.loads(line) for line in lines if line.endswith("\n")])
+        path = folder / FILE
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return cls(folder, [_parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)])
 
     def find(self, run: Planned) -> Json | None:
         """The row of a run with these very settings."""
@@ -151,6 +154,19 @@ def _options(config: Json) -> Json:
     options = cast(Json, config["algorithm"])
     known = known_keys(str(options["name"]))
     return {key: value for key, value in options.items() if value != known[f"algorithm.{key}"].default}
+
+
+def _parsed(line: bytes, place: str) -> Json:
+    """The row in a line; one that was damaged is refused, as leaving it out would have its run made again unseen."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place} is damaged ({error})", MEND) from error
+    if not isinstance(row, dict):
+        raise UserError(f"{place} is no row: it holds no object", MEND)
+    if missing := [key for key in ROW if key not in flatten(row)]:
+        raise UserError(f"{place} is no row: it has no {', '.join(missing)}", MEND)
+    return row
 
 
 def _kind(config: Json) -> tuple[object, ...]:
