@@ -49,7 +49,7 @@ class Wrong(PFed1BS):
 
     def local(self, clients, received, cohort, batches):
         state, said = super().local(clients, received, cohort, batches)
-        said["sketch"][1, 0] = self.instead
+        said["sketch"][cohort.ids == 1, 0] = self.instead
         return state, said
 
 

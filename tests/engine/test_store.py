@@ -180,7 +180,8 @@ def test_the_first_states_of_many_clients_are_one_row(name):
     assert {name: value.stride(0) for name, value in states.items() if value[0].nbytes > 16 and value.stride(0)} == {}
 
 
-def test_newcomers_read_their_row_once_and_hear_what_they_missed_as_one(files, monkeypatch):
+def test_newcomers_read_their_row_once_and_hear_what_they_missed_as_one(files, monkeypatch, threads):
+    threads(1)  # several share the clients of a round
     method, heard = resting(make("pfed1bs-delta", Task(nn.Linear(8, 3))), 0.1), []
     absorb = type(method.method).absorb
     monkeypatch.setattr(
