@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pfed1bs.report.style import PAPER
+from pfed1bs.report.style import PAPER, width_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,12 +81,9 @@ def name_ends(figure: "Figure", axes: "Axes", ends: Sequence[End], free: bool = 
 
 def box_of(end: End) -> tuple[float, float]:
     """Width and height of a name, in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font, lines = FontProperties(size=end.size, weight=end.weight), end.words.split("\n")
-    width = max(text_to_path.get_text_width_height_descent(line, font, False)[0] for line in lines)
-    return float(width), LEADING * end.size * len(lines)
+    lines = end.words.split("\n")
+    width = max(width_of(line, end.size, end.weight) for line in lines)
+    return width, LEADING * end.size * len(lines)
 
 
 def column(heights: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
