@@ -39,10 +39,10 @@ DARK = {  # on the dark page
 MARKERS = "os^DvPX*"
 DASHES: tuple[Dash, ...] = ("-", (0, (6, 1.5)), (0, (3, 1.2, 1, 1.2)), (0, (1, 1)))
 DASHED: Dash = (0, (4, 3))
-KNOWN = (  # each has its own colour and dash, the same in every picture
-    "pfed1bs fedavg fedavg-ft pfed1bs-delta obda obcsaa zsign eden fedbat ditto pfedme fedprox fedper fedrep perfedavg "
+KNOWN = (  # each has its own colour and dash; those that stand out together in our results differ in colour
+    "pfed1bs fedavg fedavg-ft pfed1bs-delta obda obcsaa zsign eden fedbat fedrep pfedme fedprox fedper ditto perfedavg "
     "apfl fedproto dispfl signsgd ef-sign stc fedpaq decomfl ferret powersgd eden-two delta-float32 "
-    "fedbn scaffold knnper"
+    "scaffold fedbn knnper"
 ).split()
 DPI = 200  # of PNG files
 TEXT = 9.5  # points
