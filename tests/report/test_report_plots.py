@@ -1,16 +1,19 @@
 """The pictures of a report: what they name, where they put it, and that they repeat."""
 
+from math import hypot
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from drawn_text import outside
 from pfed1bs import report
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.report.columns import significant
 from pfed1bs.report.groups import groups, student
-from pfed1bs.report.labels import column, near
+from pfed1bs.report.labels import REACH, column, near
 from pfed1bs.report.leading import leading
+from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.style import KNOWN, distinct, pen, size
 from run_folders import records_of, run_folder
 
@@ -39,6 +42,46 @@ def test_names_in_a_column_keep_their_order_and_move_as_little_as_can_be():
     assert column([50.0, 50.0, 20.0], [10.0, 10.0, 10.0], 0, 100) == [55, 45, 20]
     assert column([1.0, 2.0], [10.0, 10.0], 0, 100) == [5, 15]  # inside the picture
     assert column([99.0, 98.0, 10.0], [10.0, 30.0, 10.0], 0, 100) == [95, 75, 10]
+
+
+def test_a_name_stands_near_its_own_point_and_no_nearer_to_another():
+    spots = [(50.0, 50.0), (150.0, 52.0), (153.0, 50.0), (150.0, 48.0), (147.0, 50.0), (150.0, 50.0)]
+    found = near(spots, [(60.0, 10.0)] * 6, (0, 0, 300, 100), np.array([(0.0, 0.0)]))
+    assert found[0] is not None and found[-1] is None  # surrounded by the others
+    for spot, place in zip(spots, found, strict=True):
+        away = [
+            hypot(max(place[0] - x, x - place[0] - 60, 0), max(abs(y - place[1]) - 5, 0)) for x, y in spots if place
+        ]
+        assert not away or away[spots.index(spot)] == pytest.approx(min(away)) and min(away) <= REACH
+
+
+def test_names_that_find_no_place_are_listed_below_and_none_is_lost(tmp_path):
+    names = [name for name in KNOWN[:14] if name != "pfed1bs"]
+    runs = [run_folder(tmp_path, name, accuracies=(50, 90), total_mib=9.0) for name in names]  # all end at one point
+    report.draw(list(map(report.read, runs)), "accuracy-bytes", tmp_path / "a.svg")
+    words = words_of(tmp_path / "a.svg")
+    assert [words.count(name) for name in names] == [1] * len(names)
+    text = (tmp_path / "a.svg").read_text()
+    assert 'id="legend_1"' in text and outside(text) == []
+
+
+def test_a_method_that_stands_out_has_one_colour_in_all_pictures(tmp_path):
+    pictures = [  # what stands out in results/fig-pareto and fig-accuracy
+        ("local", "fedavg", "ditto", "pfed1bs-delta", "delta-float32"),
+        ("local", "fedbn", "delta-float32", "pfed1bs-delta", "fedavg"),
+        ("obda", "pfed1bs-delta", "ditto", "local", "fedavg"),
+        ("eden", "ditto", "fedavg", "local", "pfed1bs-delta"),
+        ("delta-float32", "pfed1bs-delta", "pfed1bs", "ditto", "fedavg", "local"),
+    ]
+    colours: dict[str, set[str]] = {}
+    for number, names in enumerate(pictures):
+        ours = [("pfed1bs-delta", f"ratio = {ratio}") for ratio in (0, 0.01)]
+        pairs = [(name, "lr = 0.05") for name in names if name != "pfed1bs-delta"] + ours
+        folders = [run_folder(tmp_path / str(number), name, options=options) for name, options in pairs]
+        for item in shown_of(groups(map(report.read, folders))):
+            colours.setdefault(item.group.label, set()).add(item.colour)
+    assert {label: len(found) for label, found in colours.items()} == dict.fromkeys(colours, 1)
+    assert {"pfed1bs-delta ratio=0.01", "fedbn", "pfed1bs"} <= colours.keys()
 
 
 def test_names_near_points_cover_neither_each_other_nor_lines():

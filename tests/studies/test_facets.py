@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from drawn_text import outside
 from pfed1bs import report
 from pfed1bs.report.groups import groups
 from pfed1bs.report.pictures import shown_of
@@ -27,3 +28,22 @@ def test_every_method_has_a_panel_and_every_setting_a_line(tmp_path, methods, ac
     assert words.count("bars: 95 % intervals, 2 seeds") == 1
     assert ("99.2" in words) == (accuracy == 99)  # where little is wrong, by what is wrong
     assert METHODS["loss-methods"](shown)
+
+
+@pytest.mark.parametrize(
+    "values", [(5, 10, 15, 20), (5, 10, 15, 20, 25, 30), ("a setting that is long", "another long")]
+)
+def test_the_legend_below_a_full_grid_stays_in_the_picture(tmp_path, values):
+    methods = ("local", "ditto", "fedavg", "pfed1bs-delta")
+    folders = [
+        run_folder(tmp_path, name, seed, options=f"lr_of_steps = {value!r}".replace("'", '"'))
+        for name in methods
+        for value in values
+        for seed in (0, 1)
+    ]
+    shown = shown_of(groups(map(report.read, folders)))
+    for draw in METHODS.values():
+        text = draw(shown).svg
+        words = [element.text for element in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+        assert [words.count(f"lr_of_steps={value}") for value in values] == [1] * len(values)
+        assert outside(text) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from drawn_text import outside
 from pfed1bs import make
 from pfed1bs.cli import main as cli
 from pfed1bs.facts import costs
@@ -58,6 +59,11 @@ def test_everything_has_a_small_version_with_rows_tables_and_pictures(quick):
         assert {path.stem for path in folder.glob("*.svg")} == {f"digits-{picture}" for picture in target.pictures}
         assert (folder / "runs.csv").exists() == bool(target.parts)  # figures of another table's runs have none
     assert not [*(quick / "work").glob("*/*")]
+
+
+def test_no_text_leaves_the_picture_that_it_is_in(quick):
+    pictures = [*(quick / "out").glob("*/*.svg")]
+    assert pictures and {str(path): found for path in pictures if (found := outside(path.read_text()))} == {}
 
 
 def test_a_row_tells_what_was_run_and_on_what(quick):

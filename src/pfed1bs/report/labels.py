@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import isinf
+from math import ceil, isinf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pfed1bs.report.style import PAPER
+from pfed1bs.report.style import HANDLE, PAPER, columns_of, width_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
 LEADING = 1.25  # height of a line of text in its size
+SMALL = 8.5  # size of the letters of a name that does not stand out, or stands in a list
 GAP = 6.0  # points between an end and its name
-LONGEST = 26  # letters in a line of a name
+REACH = 30.0  # points, the farthest that a name lies from an end
+WORST = 60.0  # points away, and what else stands against a place, of the worst that is taken
+LONGEST = 20  # letters in a line of a name
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class End:
     @property
     def size(self) -> float:
         """Of the letters, in points."""
-        return 9.5 if self.strong else 8.5
+        return 9.5 if self.strong else SMALL
 
     @property
     def words(self) -> str:
@@ -55,7 +58,8 @@ class End:
 def name_ends(figure: "Figure", axes: "Axes", ends: Sequence[End], free: bool = False) -> None:
     """Write names beside the ends of lines, right of the axes in one column, or where there is room if `free`.
 
-    The axes shrink by the room that the names take. The figure must not be laid out again afterwards.
+    The axes shrink by the room that the names take; the figure grows by a list of those that found none. It must not
+    be laid out again afterwards.
     """
     sizes = [box_of(end) for end in ends]
     width, height = figure.get_size_inches() * 72
@@ -71,22 +75,21 @@ def name_ends(figure: "Figure", axes: "Axes", ends: Sequence[End], free: bool = 
         order = sorted(range(len(ends)), key=lambda i: (not ends[i].strong, -spots[i][1]))
         corners = near([(*map(float, spots[i]),) for i in order], [sizes[i] for i in order], (left, low, width, height),
                        np.concatenate([_dense(line) for line in lines]))  # fmt: skip
-        places = [corners[order.index(i)] for i in range(len(ends))]
-    else:
-        middles = column([float(y) for _, y in spots], [tall for _, tall in sizes], 2, height - 2)
-        places = [(right + 1.5 * GAP, middle) for middle in middles]
-    for end, spot, place in zip(ends, spots, places, strict=True):
-        _write(axes, end, (float(spot[0]), float(spot[1])), place)
+        grown = _list(figure, axes, [ends[i] for i, corner in zip(order, corners, strict=True) if corner is None])
+        found = {i: corner for i, corner in zip(order, corners, strict=True) if corner is not None}
+        for i, (across, up) in found.items():
+            _write(axes, ends[i], (float(spots[i][0]), float(spots[i][1]) + grown), (across, up + grown))
+        return
+    middles = column([float(y) for _, y in spots], [tall for _, tall in sizes], 2, height - 2)
+    for end, spot, middle in zip(ends, spots, middles, strict=True):
+        _write(axes, end, (float(spot[0]), float(spot[1])), (right + 1.5 * GAP, middle))
 
 
 def box_of(end: End) -> tuple[float, float]:
     """Width and height of a name, in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font, lines = FontProperties(size=end.size, weight=end.weight), end.words.split("\n")
-    width = max(text_to_path.get_text_width_height_descent(line, font, False)[0] for line in lines)
-    return float(width), LEADING * end.size * len(lines)
+    lines = end.words.split("\n")
+    width = max(width_of(line, end.size, end.weight) for line in lines)
+    return width, LEADING * end.size * len(lines)
 
 
 def column(heights: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
@@ -111,22 +114,39 @@ def column(heights: Sequence[float], sizes: Sequence[float], low: float, high: f
 
 def near(
     spots: Sequence[tuple[float, ...]], sizes: Sequence[tuple[float, float]], bounds: Box, ink: np.ndarray
-) -> list[tuple[float, float]]:
-    """The left middle of each text: near its spot, over no text before it, and over as little ink (P, 2) as can be."""
-    taken, places, share = np.empty((0, 4)), [], np.linspace(0.2, 1, 9)[:, None]
-    for (x, y), (wide, tall) in zip(spots, sizes, strict=True):
-        aside = np.array([GAP, 4 * GAP, 9 * GAP, -wide - GAP, -wide - 5 * GAP])
-        up = np.arange(-44, 45) * tall / 2
-        away = np.abs(up)[:, None] + np.where(aside > 0, aside - GAP, 12 - aside - wide - GAP)
+) -> list[tuple[float, float] | None]:
+    """The left middle of each text: near its spot, over no text before it, and over as little ink (P, 2) as can be.
+
+    None where every place is far from its spot, nearer to another one, or over a text or several lines.
+    """
+    taken, share = np.empty((0, 4)), np.linspace(0.2, 1, 9)[:, None]
+    places: list[tuple[float, float] | None] = []
+    for number, ((x, y), (wide, tall)) in enumerate(zip(spots, sizes, strict=True)):
+        aside = np.array([GAP, 4 * GAP, -wide / 2, -wide - GAP, -wide - 5 * GAP])
+        up = np.arange(-12, 13) * tall / 4
         left, middle = (part.ravel() for part in np.broadcast_arrays(x + aside, (y + up)[:, None]))
         boxes = np.stack([left, middle - tall / 2, left + wide, middle + tall / 2], 1)
-        ends = np.stack([np.where(left > x, left, left + wide), middle], 1)  # of the thin lines to the spot
+        away = _apart(boxes, np.array(spots))
+        strange = away[:, number] > np.minimum(away.min(1) + 1e-6, REACH)
+        ends = np.stack([np.clip(x, left, left + wide), middle], 1)  # of the thin lines to the spot
         leaders = (x, y) + share * (ends[:, None] - (x, y))  # (N, 9, 2)
         crossed = _inside(leaders.reshape(-1, 2), taken).reshape(len(boxes), -1).sum(1)
-        best = int(np.argmin(away.ravel() + _cost(boxes, taken, bounds, ink) + 40.0 * crossed))
+        amid = 8.0 * ((left < x) & (x < left + wide))  # beside an end a name is read sooner than above or below it
+        cost = away[:, number] + amid + _cost(boxes, taken, bounds, ink) + 40.0 * crossed + 1e4 * strange
+        best = int(np.argmin(cost))
+        if cost[best] > WORST:
+            places.append(None)
+            continue
         taken, ink = np.concatenate([taken, boxes[best : best + 1]]), np.concatenate([ink, *[leaders[best]] * 3])
         places.append((float(left[best]), float(middle[best])))
     return places
+
+
+def _apart(boxes: np.ndarray, spots: np.ndarray) -> np.ndarray:
+    """The distance of each box (N, 4) from each spot (M, 2), (N, M)."""
+    gaps = np.maximum(boxes[:, None, :2] - spots, spots - boxes[:, None, 2:])
+    result: np.ndarray = np.hypot(*np.moveaxis(np.maximum(gaps, 0), 2, 0))
+    return result
 
 
 def _inside(points: np.ndarray, boxes: np.ndarray) -> np.ndarray:
@@ -158,10 +178,32 @@ def _dense(line: np.ndarray, every: float = 6.0) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def _list(figure: "Figure", axes: "Axes", ends: Sequence[End]) -> float:
+    """Names below the axes, beside pieces of their lines; the points that the figure grew by."""
+    if not ends:
+        return 0.0
+    lines = {line.get_gid(): line for line in axes.lines}
+    names, wide, tall = [end.text for end in ends], *figure.get_size_inches()
+    columns = columns_of(names, 72 * wide)
+    grown = 0.2 * ceil(len(ends) / columns)
+    place = axes.get_position().bounds
+    figure.set_figheight(tall + grown)
+    axes.set_position(
+        (place[0], (place[1] * tall + grown) / (tall + grown), place[2], place[3] * tall / (tall + grown))
+    )
+    texts = figure.legend(
+        [lines[f"line-{end.number}"] for end in ends], names, loc="lower center", ncols=columns, frameon=False,
+        handlelength=HANDLE, fontsize=SMALL, borderaxespad=0,
+    ).get_texts()  # fmt: skip
+    for end, text in zip(ends, texts, strict=True):
+        text.set(color=end.colour, fontweight=end.weight, gid=f"name-{end.number}")
+    return 72 * grown
+
+
 def _write(axes: "Axes", end: End, spot: tuple[float, float], place: tuple[float, float]) -> None:
     """The name with its left middle at a place, and a thin line to where it belongs if that is not beside it."""
-    side = float(place[0] < spot[0])  # of the text where the line begins
-    apart = abs(place[1] - spot[1]) > end.size / 2 or place[0] - spot[0] > 3 * GAP
+    side = float(np.clip((spot[0] - place[0]) / box_of(end)[0], 0, 1))  # of the text where the line begins
+    apart = abs(place[1] - spot[1]) > box_of(end)[1] / 2 + GAP or place[0] - spot[0] > 3 * GAP
     leader = {"arrowstyle": "-", "linewidth": 0.5, "color": end.colour, "alpha": 0.6, "relpos": (side, 0.5)}
     paper = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.7, "pad": 0.4}
     note = axes.annotate(

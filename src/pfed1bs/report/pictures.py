@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.report.groups import Group, Spread
-from pfed1bs.report.leading import BESIDE, leading
-from pfed1bs.report.style import MUTED, Pen, distinct, png, svg
+from pfed1bs.report.leading import BESIDE, OWN, leading
+from pfed1bs.report.style import KNOWN, MUTED, Pen, distinct, png, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,6 +78,9 @@ def bars_of(found: Sequence[Group]) -> str:
 def shown_of(found: Sequence[Group]) -> list[Shown]:
     """The groups with their numbers, which of them stand out, and their pens."""
     leads = leading(found)
-    order = sorted(range(len(found)), key=lambda i: (not leads[i], found[i].algorithm not in BESIDE))
+    known = [*BESIDE, OWN, *KNOWN]  # by name, so that a method that stands out has one colour in all pictures
+    names = [group.algorithm for group in found]
+    ranks = [known.index(name) if name in known else len(known) for name in names]
+    order = sorted(range(len(found)), key=lambda i: (not leads[i], ranks[i], names[i], found[i].variant))
     pens = dict(zip(order, distinct([(found[i].algorithm, found[i].variant) for i in order]), strict=True))
     return [Shown(number, group, leads[number], pens[number]) for number, group in enumerate(found)]

@@ -39,12 +39,14 @@ DARK = {  # on the dark page
 MARKERS = "os^DvPX*"
 DASHES: tuple[Dash, ...] = ("-", (0, (6, 1.5)), (0, (3, 1.2, 1, 1.2)), (0, (1, 1)))
 DASHED: Dash = (0, (4, 3))
-KNOWN = (  # each has its own colour and dash, the same in every picture
-    "pfed1bs fedavg fedavg-ft pfed1bs-delta obda obcsaa zsign eden fedbat ditto pfedme fedprox fedper fedrep perfedavg "
+KNOWN = (  # each has its own colour and dash; those that stand out together in our results differ in colour
+    "pfed1bs fedavg fedavg-ft pfed1bs-delta obda obcsaa zsign eden fedbat fedrep pfedme fedprox fedper ditto perfedavg "
     "apfl fedproto dispfl signsgd ef-sign stc fedpaq decomfl ferret powersgd eden-two delta-float32 "
-    "fedbn scaffold knnper"
+    "scaffold fedbn knnper"
 ).split()
 DPI = 200  # of PNG files
+TEXT = 9.5  # points
+HANDLE = 2.6  # length of a line in a legend, in its letters
 WIDTH, HEIGHT = 4.6, 3.5  # inches; small enough for a telephone to show the text at a readable size
 
 
@@ -90,7 +92,7 @@ def look() -> AbstractContextManager[None]:
             "text.parse_math": False,
             "path.simplify": False,
             "font.family": ["sans-serif"],
-            "font.size": 9.5,
+            "font.size": TEXT,
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.axisbelow": True,
@@ -149,9 +151,24 @@ def byte_axis(axes: "Axes") -> None:
 def legend(figure: "Figure", axes: "Axes", title: str = "") -> None:
     """All labelled artists below the axes, each label once, below a title; the figure grows by the rows."""
     named = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    columns = max(1, min(4, 64 // (6 + max(map(len, named)))))
+    columns = columns_of(list(named), figure.get_figwidth() * 72)
     figure.set_figheight(figure.get_figheight() + 0.2 * (ceil(len(named) / columns) + bool(title)))
     figure.legend(
-        list(named.values()), list(named), loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6,
-        title=title or None, title_fontsize=8,
+        list(named.values()), list(named), loc="outside lower center", ncols=columns, frameon=False,
+        handlelength=HANDLE, title=title or None, title_fontsize=8,
     )  # fmt: skip
+
+
+def columns_of(labels: Sequence[str], width: float) -> int:
+    """Columns of a legend of this width in points: as few rows as fit, and rows as equal as can be."""
+    entry = max(width_of(label, TEXT) for label in labels) + (HANDLE + 0.8) * TEXT  # matplotlib's space behind a line
+    most = max(1, int((width + 1.2 * TEXT) / (entry + 2 * TEXT)))  # 2 between columns, 0.4 at both edges
+    return ceil(len(labels) / ceil(len(labels) / most))
+
+
+def width_of(line: str, size: float, weight: str = "normal") -> float:
+    """Of a line of text, in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    return float(text_to_path.get_text_width_height_descent(line, FontProperties(size=size, weight=weight), False)[0])
