@@ -257,6 +257,7 @@ def test_an_error_in_a_process_is_that_of_the_run(tmp_path, capsys):
 @pytest.mark.usefixtures("forked_runs")
 def test_runs_side_by_side_end_with_the_process_that_began_them(tmp_path, capsys):
     words = ["--algorithms", "local,fedavg,pfed1bs", "--rounds", "100000", "--checkpoint_every", "100000"]
+    words += ["--rest", "0"]  # a run that ends by itself would let the third begin
     lines = [tmp_path / "c" / name / "metrics.jsonl" for name in ("local-s0", "fedavg-s0")]
 
     def terminate():
