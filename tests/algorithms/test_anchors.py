@@ -121,6 +121,20 @@ def test_a_coordinate_just_below_a_bound_has_the_level_below_it():
         assert sorted(max(level, 15 - level) for level in levels) == [10, 12]  # 15 - level is that of the negative
 
 
+def test_the_scale_of_a_code_counts_in_the_units_of_the_document():
+    """Steps 2 to 4 of docs/wire.md in whole numbers: with other units than 2^16 the last digits are others."""
+    y = torch.tensor([1.0, 0.3, -0.7, 0.12])
+    u = [round(v * 65536) for v in y.tolist()]
+    half = [round(1e5 * c) for c in CODEBOOKS[4]]
+    book = [-c for c in reversed(half)] + half
+    energy = sum(v * v for v in u)
+    size = sqrt(energy / 4) / 1e5
+    near = [min(range(16), key=lambda j, v=v: abs(book[j] * size - v)) for v in u]
+    levels, scale = anchors._coded(y)
+    assert levels.tolist() == near
+    assert scale == energy / sum(book[j] * v for j, v in zip(near, u, strict=True)) * 1.0 / 65536
+
+
 def test_models_that_equal_the_first_are_coded_once(monkeypatch):
     coded, seen = anchors._coded, []
     monkeypatch.setattr(anchors, "_coded", lambda block: seen.append(block) or coded(block))
