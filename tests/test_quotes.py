@@ -9,7 +9,7 @@ import sources
 
 from pfed1bs.core.errors import UserError
 
-MARKED = ("README.md", "docs/choose.md", "docs/findings.md")
+MARKED = ("README.md", "docs/choose.md", "docs/findings.md", "docs/reproduce.md")
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 91.0), ("b", 1, 94.0), ("b lr=0.1", 0, 80.0)]
 
 

@@ -45,8 +45,7 @@ class Ditto(Averaging):
             own = self.descent.advance(own, x, y, own.w - start if self.lam else None, self.lam)
             walk = self.descent.advance(walk, x, y)
         state = {"w": own.w, **own.buffers, **apart(walk.buffers), **present(velocity=own.velocity)}
-        behind = distance(own.w, start) * float(self.lam > 0)  # with lambda = 0 nothing holds it
-        log = {"log/loss": own.loss, "log/fit": walk.loss, "log/behind": behind}
+        log = {"log/loss": own.loss, "log/fit": walk.loss, "log/behind": distance(own.w, start, self.lam)}
         return {**state, **log}, self.said(walk.w - start, walk.buffers, cohort)
 
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:

@@ -99,7 +99,7 @@ def tune_command(words: list[str]) -> None:
     design, points = designed(own, rest), whole(own, "points", 9)
     among, start = tuple(own.searched.split(",")) if own.searched else (), begun(vars(own)["from"], recipe, rest, names)
     study = tuning.Study(config, tuple(names), judged, points, folder, design, among, start)
-    whole_again(study)
+    no_less(study)
     again = pasted(["tune", *flags.without(words, "out", "resume"), "--out", str(folder), "--resume"])
     with Board(folder, points * len(names) * len(judged)) as board:
         for wave in study.waves():
@@ -112,7 +112,7 @@ def tune_command(words: list[str]) -> None:
     terminal.show_tuned(study, folder, own.json)
 
 
-def whole_again(study: tuning.Study) -> None:
+def no_less(study: tuning.Study) -> None:
     """Refuse to go on with less than the search of a folder had: its file would lose what was found."""
     if not (path := study.folder / "tuning.json").is_file():
         return
@@ -120,7 +120,8 @@ def whole_again(study: tuning.Study) -> None:
     lost = [("seeds", seed) for seed in before["seeds"] if seed not in study.seeds]
     lost += [("algorithms", item["algorithm"]) for item in before["methods"] if item["algorithm"] not in study.names]
     lost += [("points", before["points"])] if before["points"] > study.points else []
-    for flag, value in lost:
+    if lost:
+        flag, value = lost[0]
         raise UserError(
             f"{path} has more than was asked for: {flag} {value}", f"go on with it in --{flag}, or take another --out"
         )

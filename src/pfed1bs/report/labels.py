@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pfed1bs.report.style import HANDLE, PAPER, columns_of, width_of
+from pfed1bs.report.style import HANDLE, PAPER, TEXT, columns_of, width_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ class End:
     @property
     def size(self) -> float:
         """Of the letters, in points."""
-        return 9.5 if self.strong else SMALL
+        return TEXT if self.strong else SMALL
 
     @property
     def words(self) -> str:
@@ -75,10 +75,12 @@ def name_ends(figure: "Figure", axes: "Axes", ends: Sequence[End], free: bool = 
         order = sorted(range(len(ends)), key=lambda i: (not ends[i].strong, -spots[i][1]))
         corners = near([(*map(float, spots[i]),) for i in order], [sizes[i] for i in order], (left, low, width, height),
                        np.concatenate([_dense(line) for line in lines]))  # fmt: skip
-        grown = _list(figure, axes, [ends[i] for i, corner in zip(order, corners, strict=True) if corner is None])
-        found = {i: corner for i, corner in zip(order, corners, strict=True) if corner is not None}
-        for i, (across, up) in found.items():
-            _write(axes, ends[i], (float(spots[i][0]), float(spots[i][1]) + grown), (across, up + grown))
+        placed = [*zip(order, corners, strict=True)]
+        grown = _list(figure, axes, [ends[i] for i, corner in placed if corner is None])
+        for i, corner in placed:
+            if corner is not None:
+                tip = float(spots[i][0]), float(spots[i][1]) + grown
+                _write(axes, ends[i], tip, (corner[0], corner[1] + grown))
         return
     middles = column([float(y) for _, y in spots], [tall for _, tall in sizes], 2, height - 2)
     for end, spot, middle in zip(ends, spots, middles, strict=True):

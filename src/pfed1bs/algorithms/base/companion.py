@@ -25,6 +25,6 @@ def shared_of(clients: State) -> State:
     return {"w": clients["w"], **kept_of(clients, SHARED)}
 
 
-def distance(own: Tensor, shared: Tensor) -> Tensor:
-    """(S,) how far the clients' own weights (S, n) are from the shared ones."""
-    return (own - shared).square_().sum(-1).sqrt_()
+def distance(own: Tensor, shared: Tensor, lam: float) -> Tensor:
+    """(S,) how far the clients' own weights (S, n) are from the shared ones; 0 where no pull lam holds them there."""
+    return (own - shared).square_().sum(-1).sqrt_() * float(lam > 0)

@@ -121,8 +121,7 @@ class Following(Method):
         u, kept = self.keeping.trained(clients, cohort, batches)
         if self.keep in ("prox", "best"):
             held = kept["choice"] == PROX if "choice" in kept else 1
-            gap = distance(kept["w"], theta) * held * float(self.lam > 0)  # with lambda = 0 nothing holds it
-            kept["log/apart" if self.follow else "log/behind"] = gap
+            kept["log/apart" if self.follow else "log/behind"] = distance(kept["w"], theta, self.lam) * held
         memory, said = self.spoken(clients, u["w"] - theta, cohort.round)
         return {**kept, **apart(buffers_of(u)), **memory, "theta": theta, "log/loss": u["log/loss"]}, said
 
