@@ -11,10 +11,10 @@ from pfed1bs import report
 from pfed1bs.algorithms import REGISTRY
 from pfed1bs.report.columns import significant
 from pfed1bs.report.groups import groups, student
-from pfed1bs.report.labels import REACH, column, near
+from pfed1bs.report.labels import REACH, End, box_of, column, name_ends, near
 from pfed1bs.report.leading import leading
 from pfed1bs.report.pictures import shown_of
-from pfed1bs.report.style import KNOWN, distinct, pen, size
+from pfed1bs.report.style import KNOWN, canvas, distinct, look, pen, size
 from run_folders import records_of, run_folder
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -63,6 +63,26 @@ def test_names_that_find_no_place_are_listed_below_and_none_is_lost(tmp_path):
     assert [words.count(name) for name in names] == [1] * len(names)
     text = (tmp_path / "a.svg").read_text()
     assert 'id="legend_1"' in text and outside(text) == []
+
+
+def test_names_stay_beside_their_ends_where_a_list_makes_the_picture_taller():
+    """The list moves the axes up; a name and the end it belongs to move with them."""
+    with look():
+        figure = canvas()
+        axes = figure.subplots()
+        ends = [End(f"method {i}", 5.0, 5.0, "#333333", number=i) for i in range(12)]
+        ends.append(End("alone", 1.0, 9.0, "#333333", number=12))
+        for end in ends:
+            axes.plot([0, end.x], [0, end.y], gid=f"line-{end.number}")
+        tall = figure.get_figheight()
+        name_ends(figure, axes, ends, free=True)
+        figure.canvas.draw()
+        assert figure.get_figheight() > tall  # some are listed
+        found = {note.get_gid(): note for note in axes.texts}
+        tip = axes.transData.transform((1.0, 9.0)) * 72 / figure.dpi
+        assert found["name-12"].xy == pytest.approx(tip, abs=1)
+        across, up = found["name-12"].xyann
+        assert abs(across - tip[0]) < REACH + box_of(ends[12])[0] and abs(up - tip[1]) < REACH
 
 
 def test_a_method_that_stands_out_has_one_colour_in_all_pictures(tmp_path):
