@@ -82,7 +82,7 @@ def test_names_stay_beside_their_ends_where_a_list_makes_the_picture_taller():
         tip = axes.transData.transform((1.0, 9.0)) * 72 / figure.dpi
         assert found["name-12"].xy == pytest.approx(tip, abs=1)
         across, up = found["name-12"].xyann
-        assert abs(across - tip[0]) < REACH + box_of(ends[12])[0] and abs(up - tip[1]) < REACH
+        assert abs(across - tip[0]) < REACH + box_of(ends[12])[0] and abs(up - tip[1]) < box_of(ends[12])[1]
 
 
 def test_a_method_that_stands_out_has_one_colour_in_all_pictures(tmp_path):
