@@ -11,6 +11,7 @@ from pfed1bs.algorithms import make
 from pfed1bs.cli.main import main
 from pfed1bs.core.errors import UserError
 from pfed1bs.data import federate, load
+from pfed1bs.engine.contract import Cohort
 from pfed1bs.engine.rounds import begin, simulate
 from pfed1bs.engine.scores import evaluate
 from pfed1bs.nn.models import build
@@ -125,3 +126,40 @@ def test_a_run_without_normalisation_says_that_it_is_fedavg(tmp_path, capsys):
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr()
     assert "so fedbn is fedavg, bit for bit" in told.err and json.loads(told.out)["runs"][0]["algorithm"] == "fedbn"
+
+
+def test_own_normalisation_of_pfed1bs_delta_without_compression_is_fedbn():
+    data, ends = federation(), {}
+    for name, options in (("fedbn", {}), ("delta-float32", {"keep": "norms"})):
+        method = make(name, Task(model()), lr=0.1, **options)
+        *_, done = simulate(method, data, rounds=4, **SIZE)
+        ends[name] = method, done.progress, evaluate(method, data, done.progress, **SIZE)
+    (method, theirs, expected), (ours, now, scores) = ends.values()
+    mask = normalisation(method.task)
+    torch.testing.assert_close(now.server["theta"], theirs.server["w"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(now.clients["w"][:, mask], theirs.clients["w"][:, mask], rtol=0, atol=1e-6)
+    assert list(scores) == list(expected) == ["personal", "tuned"]
+    assert_same(scores["personal"].sums, expected["personal"].sums)
+    assert not ours.rests and not ours.kept and ours.gradients(10) == 10
+
+
+def test_own_normalisation_is_kept_from_the_noise_of_signs_and_the_signs_from_it():
+    data, method = federation(), make("pfed1bs-delta", Task(model()), lr=0.1, keep="norms")
+    mask, before = normalisation(method.task), None
+    for done in simulate(method, data, rounds=4, sampled=2, **SIZE):
+        now = done.progress
+        if before is not None:
+            away = torch.ones(CLIENTS, dtype=torch.bool)
+            away[done.cohort.ids] = False
+            assert torch.equal(now.clients["w"][away][:, mask], before.clients["w"][away][:, mask])
+        before = now
+    judged = method.personal(now.server, now.clients, done.cohort, data.batches(done.cohort.ids, 4, 0, **SIZE))
+    assert torch.equal(judged["personal"]["w"], torch.where(mask, now.clients["w"], now.server["theta"]))
+    assert not torch.equal(now.server["theta"][mask], method.task.init(0)[mask])  # noise, which nobody reads
+    assert not torch.allclose(now.clients["w"][0, mask], now.clients["w"][1, mask], atol=1e-3)
+    state = {name: value[:2].clone() for name, value in now.clients.items()}
+    state["theta"][:, mask] += 1.0
+    batches, cohort = data.batches(torch.arange(2), 4, 0, **SIZE), Cohort(0, 4, *[torch.arange(2)] * 3)
+    moved, said = method.local(state, {}, cohort, batches)
+    same, told = method.local({name: value[:2] for name, value in now.clients.items()}, {}, cohort, batches)
+    assert torch.equal(said["signs"], told["signs"]) and torch.equal(moved["w"], same["w"])

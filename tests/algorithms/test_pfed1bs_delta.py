@@ -190,6 +190,7 @@ def toy(clients: int = 5) -> Federation:
         {"keep": "ft"},
         {"keep": "mean"},
         {"keep": "best", "trial": 3},
+        {"keep": "norms"},
         {"scales": "layer"},
         {"feedback": True},
     ],

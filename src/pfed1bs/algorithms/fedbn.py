@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from pfed1bs.algorithms.base.averaging import Averaging
+from pfed1bs.algorithms.base.split import norms
 from pfed1bs.core.errors import UserError
 
 
@@ -30,9 +30,7 @@ class FedBN(Averaging):
     @cached_property
     def body(self) -> Tensor | None:
         """All weights but those of normalisation; None: there are no others."""
-        mask = torch.ones(self.task.n, dtype=torch.bool)
-        for part in self.task.parts:
-            mask[part.slice] = part.kind != "norm"
+        mask = ~norms(self.task)
         return None if mask.all() else mask
 
     @property

@@ -22,7 +22,7 @@ class Following(Method):
     """Clients send `spoken` of their updates of theta, the server answers, and `heard` of it moves theta everywhere.
 
     The personal model is `ft`, the shared model after the client's local steps, a `mean` of these, or `prox`, an own
-    one near it; with `best` each client chooses.
+    one near it; with `best` each client chooses; with `norms` it is the shared one under the client's normalisation.
     """
 
     step: float = option(
@@ -31,8 +31,10 @@ class Following(Method):
         NOT_NEGATIVE,
     )
     decay: float = option(0.0, "eta_g falls as 1 / (1 + decay * round)", NOT_NEGATIVE)
-    keep: Literal["ft", "mean", "prox", "best"] = option(
-        "prox", "which model is personal; mean: of the `ft` of rounds; best: each client chooses, or trains alone"
+    keep: Literal["ft", "mean", "prox", "best", "norms"] = option(
+        "prox",
+        "which model is personal; mean: of the `ft` of rounds; best: each client chooses, or trains alone; "
+        "norms: the shared one under own normalisation",
     )
     lam: float = option(0.1, "lambda: how strongly `prox` is held near the shared model", NOT_NEGATIVE)
     trial: int = option(20, "rounds a client takes part in before it chooses (best)", at_least(1))
@@ -54,7 +56,7 @@ class Following(Method):
 
     def gradients(self, steps: int) -> int:
         """Those of the shared model, and of its own if it is kept apart; a client that chooses takes 4 in its trial."""
-        return {"ft": 1, "mean": 1, "prox": 2, "best": 4}[self.keep] * steps
+        return {"prox": 2, "best": 4}.get(self.keep, 1) * steps
 
     @property
     def remark(self) -> str:
@@ -64,13 +66,13 @@ class Following(Method):
 
     @property
     def rests(self) -> bool:
-        """The shared model is trained apart from the client's own."""
-        return True
+        """The shared model is trained apart from the client's own, but with `norms`, where it is the body of both."""
+        return self.keep != "norms"
 
     @property
     def kept(self) -> bool:
-        """The client keeps it."""
-        return True
+        """The client keeps it, but for what is made of the shared one."""
+        return self.keep != "norms"
 
     @property
     def anchors(self) -> Anchors | None:
@@ -107,7 +109,7 @@ class Following(Method):
             theta = theta + self.heard(received, round - 1)
         else:
             theta = stack(anchors.value(received, round) if anchors else received["theta"], len(theta)).clone()
-        own = self.keeping.followed(clients, theta - clients["theta"]) if self.follow else {}
+        own = self.keeping.followed(clients, theta - clients["theta"]) if self.follow and self.kept else {}
         settled = anchors.settled(theta, round) if anchors and step else theta
         return {**clients, "theta": settled, **own}
 
@@ -140,4 +142,7 @@ class Following(Method):
     def personal(self, server: State, clients: State, cohort: Cohort, batches: Batches) -> dict[str, State]:
         """The client's model, and the shared one with the statistics that its local steps left."""
         shared = {**kept_of(clients, SHARED), "w": stack(server["theta"], len(clients["w"]))}
+        if self.keep == "norms":
+            worn = self.keeping.under(clients["w"], shared["w"])
+            return {"personal": {**shared, "w": worn}, "tuned": model_of(clients)}
         return {"personal": model_of(clients), "global": shared}

@@ -1,4 +1,4 @@
-"""Which model a client of pfed1bs-delta keeps: the shared one after its steps, their mean, one near it, or the best."""
+"""Which model a client of pfed1bs-delta keeps: the shared one after its steps, their mean, one near it, and so on."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfed1bs.algorithms.base.companion import SHARED, apart, kept_of
 from pfed1bs.algorithms.base.method import one_label
+from pfed1bs.algorithms.base.split import norms
 from pfed1bs.algorithms.base.trial import ALONE, FT, PROX, Trial, scores
 from pfed1bs.engine.contract import Batches, Cohort, State, buffers_of, chosen, model_of, stack
 from pfed1bs.engine.exchange import moved
@@ -22,10 +23,11 @@ MEAN = 0.1  # what a new model counts in the running mean, once there are ten
 class Keeping:
     """`ft`: u itself; `mean`: a running mean of u; `prox`: w <- w - lr (grad + lam (w - theta) + mu w), R times.
 
-    With `best` each client chooses between `ft`, `prox` and training alone.
+    With `best` each client chooses between `ft`, `prox` and training alone. With `norms` scale and shift of
+    normalisation stay at the client, and judged is the shared model under them, as in FedBN.
     """
 
-    keep: Literal["ft", "mean", "prox", "best"]
+    keep: Literal["ft", "mean", "prox", "best", "norms"]
     descent: Descent
     lam: float
     trial: Trial
@@ -56,7 +58,7 @@ class Keeping:
         theta, trained = clients["theta"], self.shared(clients, cohort, batches)
 
         def shared() -> State:
-            w, buffers, loss = self.descent.run(theta, kept_of(clients, SHARED), trained)
+            w, buffers, loss = self.descent.run(self.start(clients), kept_of(clients, SHARED), trained)
             return {"w": w, **buffers, "log/loss": loss}
 
         if self.keep == "prox":
@@ -68,7 +70,17 @@ class Keeping:
                 own = self.best(clients, own, cohort, batches)
             elif self.keep == "mean":
                 own = averaged(clients, own)
+            elif self.keep == "norms":
+                u = {**u, "w": self.under(theta, own["w"])}
         return u, own
+
+    def start(self, clients: State) -> Tensor:
+        """The weights (S, n) with which the clients begin the steps of their update."""
+        return self.under(clients["w"], clients["theta"]) if self.keep == "norms" else clients["theta"]
+
+    def under(self, own: Tensor, w: Tensor) -> Tensor:
+        """Weights w (S, n) with the scale and shift of normalisation of `own`."""
+        return torch.where(norms(self.descent.task).to(w.device), own, w)
 
     def near(self, model: State, lam: float | Tensor, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]]) -> State:
         """The model after its steps, held near theta, and its buffers with it."""

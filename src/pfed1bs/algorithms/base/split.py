@@ -1,4 +1,4 @@
-"""A model as a body, which is averaged, and a head, the last linear layer, which stays at the client."""
+"""What of a model is averaged, and what stays at the client: the head, the last linear layer, or normalisation."""
 
 from dataclasses import dataclass
 
@@ -45,6 +45,14 @@ def body(task: Task) -> Tensor:
             "both to train",
             "add a layer, or choose a method that averages whole models",
         )
+    return mask
+
+
+def norms(task: Task) -> Tensor:
+    """(n,) true for scale and shift of normalisation layers."""
+    mask = torch.zeros(task.n, dtype=torch.bool)
+    for part in task.parts:
+        mask[part.slice] = part.kind == "norm"
     return mask
 
 
