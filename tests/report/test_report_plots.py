@@ -65,6 +65,16 @@ def test_names_that_find_no_place_are_listed_below_and_none_is_lost(tmp_path):
     assert 'id="legend_1"' in text and outside(text) == []
 
 
+def test_a_name_that_is_wider_than_the_picture_is_broken_and_inside(tmp_path):
+    options = "lr = {}\nkeep = '{}'\nfollow = false\nscales = '{}'\nratio = {}\nsnapshots = '{}'"
+    found = [("0.05", "prox", "one", "0.1", "float32"), ("0.2598", "mean", "layer", "0.05", "coded")]
+    runs = [run_folder(tmp_path, "pfed1bs-delta", options=options.format(*own)) for own in found]
+    for name in ("accuracy-bytes", "accuracy-rounds"):
+        report.draw(list(map(report.read, runs)), name, tmp_path / "a.svg")
+        assert "snapshots=coded" in " ".join(words_of(tmp_path / "a.svg"))
+        assert outside((tmp_path / "a.svg").read_text()) == []
+
+
 def test_names_stay_beside_their_ends_where_a_list_makes_the_picture_taller():
     """The list moves the axes up; a name and the end it belongs to move with them."""
     with look():

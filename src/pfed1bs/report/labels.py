@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import ceil, isinf
+from math import isinf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pfed1bs.report.style import HANDLE, PAPER, TEXT, columns_of, width_of
+from pfed1bs.report.style import HANDLE, PAPER, TEXT, arranged, width_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,9 +185,9 @@ def _list(figure: "Figure", axes: "Axes", ends: Sequence[End]) -> float:
     if not ends:
         return 0.0
     lines = {line.get_gid(): line for line in axes.lines}
-    names, wide, tall = [end.text for end in ends], *figure.get_size_inches()
-    columns = columns_of(names, 72 * wide)
-    grown = 0.2 * ceil(len(ends) / columns)
+    wide, tall = figure.get_size_inches()
+    names, columns, rows = arranged([end.text for end in ends], 72 * wide)
+    grown = 0.2 * rows
     place = axes.get_position().bounds
     figure.set_figheight(tall + grown)
     axes.set_position(

@@ -151,19 +151,36 @@ def byte_axis(axes: "Axes") -> None:
 def legend(figure: "Figure", axes: "Axes", title: str = "") -> None:
     """All labelled artists below the axes, each label once, below a title; the figure grows by the rows."""
     named = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    columns = columns_of(list(named), figure.get_figwidth() * 72)
-    figure.set_figheight(figure.get_figheight() + 0.2 * (ceil(len(named) / columns) + bool(title)))
+    labels, columns, rows = arranged(list(named), figure.get_figwidth() * 72)
+    figure.set_figheight(figure.get_figheight() + 0.2 * (rows + bool(title)))
     figure.legend(
-        list(named.values()), list(named), loc="outside lower center", ncols=columns, frameon=False,
+        list(named.values()), labels, loc="outside lower center", ncols=columns, frameon=False,
         handlelength=HANDLE, title=title or None, title_fontsize=8,
     )  # fmt: skip
 
 
-def columns_of(labels: Sequence[str], width: float) -> int:
-    """Columns of a legend of this width in points: as few rows as fit, and rows as equal as can be."""
-    entry = max(width_of(label, TEXT) for label in labels) + (HANDLE + 0.8) * TEXT  # matplotlib's space behind a line
+def arranged(labels: Sequence[str], width: float) -> tuple[list[str], int, int]:
+    """Labels of a legend of this width in points, its columns and lines: as few as fit, in rows as equal as can be.
+
+    A label that is wider is broken between words.
+    """
+    beside = (HANDLE + 0.8) * TEXT  # matplotlib's space behind a line
+    fitting = [_folded(label, width - beside - 0.8 * TEXT) for label in labels]
+    entry = max(width_of(line, TEXT) for label in fitting for line in label) + beside
     most = max(1, int((width + 1.2 * TEXT) / (entry + 2 * TEXT)))  # 2 between columns, 0.4 at both edges
-    return ceil(len(labels) / ceil(len(labels) / most))
+    columns = ceil(len(labels) / ceil(len(labels) / most))
+    rows = ceil(len(labels) / columns) + sum(len(label) - 1 for label in fitting)
+    return ["\n".join(label) for label in fitting], columns, rows
+
+
+def _folded(label: str, width: float) -> list[str]:
+    """Lines of whole words that are no wider than this in bold letters, as far as words allow."""
+    lines: list[str] = []
+    for word in label.split():
+        longer = " ".join([*lines[-1:], word])
+        fits = lines and width_of(longer, TEXT, "bold") <= width
+        lines[-1:] = [longer] if fits else [*lines[-1:], word]
+    return lines
 
 
 def width_of(line: str, size: float, weight: str = "normal") -> float:
