@@ -8,7 +8,8 @@ from drawn_text import outside
 from pfed1bs import report
 from pfed1bs.report.groups import groups
 from pfed1bs.report.pictures import shown_of
-from pfed1bs.studies.facets import METHODS
+from pfed1bs.studies.facets import MANY, METHODS
+from pfed1bs.studies.falls import falls
 from run_folders import run_folder
 
 
@@ -47,3 +48,33 @@ def test_the_legend_below_a_full_grid_stays_in_the_picture(tmp_path, values):
         words = [element.text for element in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
         assert [words.count(f"lr_of_steps={value}") for value in values] == [1] * len(values)
         assert outside(text) == []
+
+
+def texts(svg):
+    return [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_of_many_methods_those_with_the_most_seeds_have_a_panel(tmp_path):
+    few, many = ["local", "ditto"], ["fedavg", "fedavg-ft", "eden", "zsign", "fedpaq", "fedprox", "fedper", "fedrep"]
+    runs = [(name, lr, seed) for name in few + many for lr in (0.1, 0.3) for seed in range(2 if name in few else 1)]
+    folders = [run_folder(tmp_path, name, seed, options=f"lr = {lr}") for name, lr, seed in runs]
+    for kept, wanted in ((folders, few), (folders[8:], many)):  # of as many seeds each: all
+        words = texts(METHODS["accuracy-methods"](shown_of(groups(map(report.read, kept)))).svg)
+        assert [name for name in few + many if name in words] == wanted
+    assert len(many) == MANY
+
+
+def test_what_methods_lose_since_their_best_evaluation_stands_by_the_share_of_the_longest_step(tmp_path):
+    falling = {1.0: ((94, 88), (92, 92)), 0.3: ((80, 89), (81, 91))}  # by step, of two seeds
+    runs = [("ditto", step, seed, own) for step, both in falling.items() for seed, own in enumerate(both)]
+    runs += [("obda", step / 10, 0, own) for step, own in ((0.05, (65, 60)), (0.015, (70, 71)))]
+    runs += [("local", 1.0, 0, (50, 40))]  # has one setting
+    folders = [run_folder(tmp_path, name, seed, own, options=f"step = {step}") for name, step, seed, own in runs]
+    picture = falls(shown_of(groups(map(report.read, folders))))
+    assert [line[:3] for line in picture.lines] == [["ditto", 1.0, 3.0], ["ditto", 0.3, 0.0]] + [
+        ["obda", 1.0, 5.0], ["obda", 0.3, 0.0],
+    ]  # fmt: skip
+    assert picture.lines[0][3:] == [4.242641, -35.1186, 41.1186, 2]  # of 6 and 0
+    words = texts(picture.svg)
+    assert "obda" in words and "local" not in words and outside(picture.svg) == []
+    assert falls(shown_of(groups(map(report.read, folders[:4])))) is None

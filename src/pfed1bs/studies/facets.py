@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HIGH = 97.0  # percent; where methods end above it, an axis is drawn by what they get wrong
 TICKS = (50.0, 80.0, 90.0, 95.0, 97.0, 98.0, 98.5, 99.0, 99.2, 99.5, 99.7, 99.8, 99.9)
+MANY = 8  # methods; of more, those with the most seeds have panels
 EARLY = 0.1  # of the rounds, whose values need not be in view on a linear axis
 
 
@@ -44,6 +45,9 @@ def _panels(
     if not methods:
         return None
     methods = {name: found for name, found in methods.items() if len(found) > 1} or methods
+    if len(methods) > MANY:
+        seeds = {name: min(len(item.group.records) for item, _ in found) for name, found in methods.items()}
+        methods = {name: found for name, found in methods.items() if seeds[name] == max(seeds.values())}
     rows = ceil(len(methods) / 2)
     with look():
         figure = canvas(0.4 + 2.3 * rows)

@@ -8,7 +8,7 @@ from typing import cast
 
 from pfed1bs.facts import capabilities
 from pfed1bs.report.drawn import PICTURES
-from pfed1bs.report.groups import Spread, groups
+from pfed1bs.report.groups import Group, Spread, groups
 from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.records import Json
@@ -19,13 +19,14 @@ from pfed1bs.runs.folder import written
 from pfed1bs.runs.late import LATE
 from pfed1bs.studies.cells import Entered, between, told
 from pfed1bs.studies.facets import METHODS
+from pfed1bs.studies.falls import falls
 from pfed1bs.studies.finished import Finished, record_of, table
 from pfed1bs.studies.plan import Planned, Target
 from pfed1bs.studies.sweeps import against
 
 SUBSETS = {"cifar100": "20,000 of 60,000 pictures", "svhn": "20,000 of 99,289 pictures, classes balanced"}
 HOLM, WITHIN = "p if equal (Holm)", f"p if {MARGIN} apart"  # heads of what a difference was tested for
-DRAWN = {**PICTURES, **METHODS}
+DRAWN = {**PICTURES, **METHODS, "falls": falls}
 LAST = {**LOGGED, "loss": "training loss"}  # of curves
 
 
@@ -101,9 +102,19 @@ def draw(name: str, rows: Sequence[Json], path: Path) -> None:
     """A picture of the report, or against an option, where there is something to draw."""
     found = groups([record_of(row) for row in rows])
     option = name.removeprefix("against-")
-    picture = DRAWN[name](shown_of(found)) if option == name else against(option, found)
+    picture = DRAWN[name](shown_of(named(found))) if option == name else against(option, found)
     if picture:
         picture.write(path)
+
+
+def named(found: Sequence[Group]) -> list[Group]:
+    """Groups that options tell apart, under the labels of the rows behind them: short, and those of the table."""
+    rows = [{str(record.path) for record in group.records} for group in found]
+    both = [*zip(found, rows, strict=True)]
+    labels = [min(own) if len(own) == 1 and " " in group.label else group.label for group, own in both]
+    if len({*labels}) < len(labels):
+        return [*found]
+    return [replace(group, label=label) for group, label in zip(found, labels, strict=True)]
 
 
 def markdown(target: Target, found: Sequence[Entered]) -> str:
