@@ -21,8 +21,13 @@ def fill(tmp_path, monkeypatch):
     two = [*runs, {**runs[0], "dataset": "fmnist", "accuracy": 70.0}]
     apart = {"mean": 0.5, "interval": [-0.25, 1.25]}
     cells = [{"part": "iid", "label": name, "accuracy": {"mean": 9.0, "deviation": 0.5}} for name in ("x", "y")]
-    cells[0]["difference"] = {**apart, "p_holm": 0.25}  # to local, as the recipe of table-main says
-    cells += [{**cells[1], "label": "local"}]
+    cells[0]["difference"] = {**apart, "p_holm": 0.25, "late": 0.75, "late_interval": [0.5, 1.0]}
+    cells[0] |= {"highest": {"after": 30, "mean": 9.5, "deviation": 0.1}, "equal_within": {"p": 0.0625}, "seeds": 4}
+    cells[0]["since_highest"] = {"mean": -0.5, "interval": [-0.75, -0.25]}
+    cells[1]["since_highest"] = {"mean": -2.0, "seeds": 1}
+    cells[1]["difference"] = {"mean": 0.125, "interval": None, "p_holm": None, "late": None, "late_interval": None}
+    cells = [{**cell, "accuracy_late": cell["accuracy"]} for cell in [*cells, {**cells[1], "label": "local"}]]
+    # what table-main compares with, as its recipe says
     files = {
         "runs.json": {"runs": runs, "paired": {"against": "a", "differences": [{"method": "b", "p": 0.0456}]}},
         "two.json": {"runs": two},
@@ -49,7 +54,7 @@ def test_every_wrong_number_before_a_marker_is_written_anew(page):
     text, wrong, after = (sources.ROOT / page).read_text(), "", 0
     for marker in quotes.MARKER.finditer(text):
         before = text[after : marker.start()]
-        quote = quotes.SHAPES[quotes.ASKED.fullmatch(marker[0])["sign"]].search(before)
+        quote, _ = quotes.quoted(before, quotes.ASKED.fullmatch(marker[0]))
         places = [quote.span(group) for group in range(1, quote.re.groups + 1) if quote[group]]
         for start, end in places:
             before = before[:start] + re.sub(r"\d", "7", before[start:end]) + before[end:]
@@ -76,6 +81,15 @@ def test_every_wrong_number_before_a_marker_is_written_anew(page):
         ("0.0 \u00b1 0.0", "table-main iid: x", "9.0 \u00b1 0.5"),
         ("0.1 (0.2 to 0.3; p = 0.9)", "table-main iid: x - local", "0.5 (-0.2 to 1.2; p = 0.2)"),
         ("0.11 (0.22 to 0.33)", "table-main iid: y - x", "-0.50 (-1.25 to 0.25)"),
+        ("0.1 (0.2 to 0.3)", "table-main iid: local - x, accuracy_late", "-0.8 (-1.0 to -0.5)"),
+        ("0.1 (0.2 to 0.3), 0.111", "table-main iid: y - local", "0.1 (0.2 to 0.3), 0.125"),  # one seed
+        ("0.1 (0.2 to 0.3), 1.11", "runs: a - b lr=0.1", "0.1 (0.2 to 0.3), 10.00"),  # likewise
+        ("-0.11 (-0.22 to -0.33)", "table-main iid: x, since_highest", "-0.50 (-0.75 to -0.25)"),
+        ("-0.1", "table-main iid: y, since_highest", "-2.0"),
+        ("0.1 \u00b1 0.1", "table-main iid: x, highest", "9.5 \u00b1 0.1"),
+        ("5.0 after 10", "table-main iid: x, highest.after", "5.0 after 30"),
+        ("p = 0.999", "table-main iid: x, equal_within.p", "p = 0.062"),
+        ("9", "table-main iid: x, seeds", "4"),
     ],
 )
 def test_numbers_become_those_of_the_file_and_are_printed_as_before(fill, before, asked, after):
@@ -93,6 +107,10 @@ def test_numbers_become_those_of_the_file_and_are_printed_as_before(fill, before
         ("0.1 <!-- = table-main: x -->", "the file has no accuracy of x"),
         ("0.1 <!-- = two: a -->", "several runs of a label and seed"),
         ("0.1 (0.2 to 0.3) <!-- = runs: b - b lr=0.1 -->", "no interval of b - b lr=0.1"),  # one common seed
+        ("0.1 (0.2 to 0.3) <!-- = table-main iid: x - y, total_mib -->", "the file has no total_mib of x"),
+        ("0.1 (0.2 to 0.3) <!-- = table-main iid: local - y -->", "has no interval of local - y"),
+        ("0.1 <!-- = table-main iid: y, seeds -->", "the file has no seeds of y"),
+        ("0.1 <!-- = table-main iid: x, highest.before -->", "the file has no highest.before of x"),
         ("0.1 (0.2 to 0.3; p = 0.4) <!-- = two mnist: b - a -->", "nothing in place of 0.4"),
         ("0.1 \u00b1 0.2 <!-- = runs: b lr=0.1 -->", "nothing in place of 0.2"),
         ("0.1 <!-- = runs: b - a -->", "no such numbers stand before it"),
