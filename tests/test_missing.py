@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 RECORD = "#!{}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 
 
-@pytest.mark.parametrize("part", ["vgg16", "vgg8", "keeps", "front", "bytes"])
+@pytest.mark.parametrize("part", ["vgg16", "means", "mlp", "vgg8", "front", "bytes"])
 def test_every_command_names_what_is_there(tmp_path, part):
     stub = tmp_path / "python"
     stub.write_text(RECORD.format(sys.executable))
@@ -40,4 +40,4 @@ def test_every_command_names_what_is_there(tmp_path, part):
 
 
 def test_a_part_that_is_not_there_is_refused():
-    assert subprocess.run([ROOT / "tools/missing", "mlps", "3"], capture_output=True).returncode == 2
+    assert subprocess.run([ROOT / "tools/missing", "svm", "3"], capture_output=True).returncode == 2

@@ -23,7 +23,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, content=(ROOT / path).read_text()))
     texts = [Path(file.abs_src_path).read_text() for file in files.documentation_pages() if file.abs_src_path]
     for path in sorted({path for text in texts for path in RESULT.findall(text)}):
-        files.append(File.generated(config, path, content=(ROOT / path).read_bytes()))
+        title = f"# {path}\n\n".encode() if path.endswith(".md") else b""
+        files.append(File.generated(config, path, content=title + (ROOT / path).read_bytes()))
     for path in sorted({path for text in texts for path in SOURCE.findall(text)}):
         shown = f"---\nsearch: {{exclude: true}}\n---\n# {path}\n\n```python\n{(ROOT / path).read_text()}```\n"
         files.append(File.generated(config, path.replace(".py", ".md"), content=shown))
