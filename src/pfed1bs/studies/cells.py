@@ -1,15 +1,17 @@
 """A cell of a table of `pfed1bs reproduce`: the runs of a method with one setting, and what is said of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot, inf, isfinite, sqrt
-from typing import cast
+from statistics import fmean
+from typing import TypeVar, cast
 
 from pfed1bs.facts.printed import paper_table
 from pfed1bs.report.groups import Spread, student
 from pfed1bs.report.records import Json
 from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
 
+T = TypeVar("T", bound=float)  # the number of a round
 CLOSE = 1.0  # points; nearer, or within the 95 % interval of the difference, a cell of several seeds is reproduced
 WIDE = 2.0  # points; where half that interval is more, a cell within it is open
 RUNS = 10  # of each cell of the paper
@@ -82,11 +84,9 @@ class Entered:
     @property
     def highest(self) -> tuple[int, Spread] | None:
         """The evaluation with the highest mean over the seeds: after how many rounds, and what they have there."""
-        curves = _curves(self.rows)
-        common = set.intersection(*map(set, curves.values())) if curves else set()
-        found = {at: Spread.of([curve[at] for curve in curves.values()], "accuracy") for at in common}
-        best = max(found, key=lambda at: (found[at].mean, -at), default=None)
-        return None if best is None else (best, found[best])
+        curves = [*_curves(self.rows).values()]
+        at = best(curves)
+        return None if at is None else (at, Spread.of([curve[at] for curve in curves], "accuracy"))
 
     @property
     def lost(self) -> Difference | None:
@@ -109,6 +109,12 @@ class Entered:
             about["highest"] = {"after": self.highest[0], **_plain(self.highest[1])}
             about |= {"since_highest": _facts(self.lost)} if self.lost else {}
         return {**about, "paper": self.paper, "verdict": self.verdict}
+
+
+def best(curves: Sequence[Mapping[T, float]], sign: int = 1) -> T | None:
+    """Of the rounds that all curves have, the first with the highest mean, with sign -1 the lowest."""
+    common = set.intersection(*map(set, curves)) if curves else set()
+    return max(common, key=lambda at: (sign * fmean(curve[at] for curve in curves), -at), default=None)
 
 
 def _uncertain(ours: float, seeds: int, theirs: float) -> float:

@@ -1,13 +1,13 @@
 """A picture of what every method has lost by its last round since its best one, a mark for every server step."""
 
 from collections.abc import Sequence
-from statistics import fmean
 
 import numpy as np
 
 from pfed1bs.report.groups import Group, Spread
 from pfed1bs.report.pictures import SPREAD, Picture, Shown, bars_of, told
 from pfed1bs.report.style import COLOURS, MARKERS, canvas, legend, look
+from pfed1bs.studies.cells import best
 
 TICKS = (0, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
@@ -42,20 +42,10 @@ def falls(shown: Sequence[Shown]) -> Picture | None:
         axes.set_xticks([tick for tick in TICKS if tick <= far], [f"{tick:g}" for tick in TICKS if tick <= far])
         axes.set_xlim(left=0)
         axes.set_yticks(range(len(order)), order, fontsize=8)
+        axes.set_ylim(-0.6, len(order) - 0.4)
         axes.set_xlabel(f"{shown[0].group.metric.words} lost since the best evaluation")
-        legend(
-            figure,
-            axes,
-            ", ".join(
-                filter(
-                    None,
-                    [
-                        "server step, of the longest",
-                        bars_of([group for own in steps.values() for group in own.values()]),
-                    ],
-                )
-            ),
-        )
+        bars = bars_of([group for own in steps.values() for group in own.values()])
+        legend(figure, axes, ", ".join(filter(None, ["server step, of the longest", bars])))
     points = [[name, share, *told(value)] for name in order for share, value in lost[name].items()]
     return Picture(figure, ("method", "step", *SPREAD), points)
 
@@ -73,6 +63,5 @@ def _lost(group: Group) -> Spread:
         {line["round"]: line[metric.name] for line in record.metrics if metric.name in line} for record in group.records
     ]
     sign = 1 if metric.better == "higher" else -1
-    common = set.intersection(*map(set, curves))
-    best = max(common, key=lambda at: (sign * fmean(curve[at] for curve in curves), -at))
-    return Spread.of([sign * (curve[best] - curve[max(common)]) for curve in curves])
+    at = best(curves, sign)
+    return Spread.of([0.0 if at is None else sign * (curve[at] - curve[max(curve)]) for curve in curves])
