@@ -165,7 +165,7 @@ def pairs(name: str) -> list[list[float]]:
     found = [_apart(_at_end(own, _metric(own)), _highest(own)) for own in labels]
     for first, second in permutations(labels, 2):
         metric = _metric(first)
-        for key in (metric, f"{metric}_late", f"{metric}_newcomers", "distance"):
+        for key in dict.fromkeys((metric, f"{metric}_late", f"{metric}_newcomers", "distance", "accuracy")):
             found.append(_apart(_at_end(first, key), _at_end(second, key)))
         found.append(_apart(_highest(first), _highest(second)))
     return found
