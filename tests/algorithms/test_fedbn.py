@@ -157,7 +157,11 @@ def test_own_normalisation_is_kept_from_the_noise_of_signs_and_the_signs_from_it
         before = now
     judged = method.personal(now.server, now.clients, done.cohort, data.batches(done.cohort.ids, 4, 0, **SIZE))
     assert torch.equal(judged["personal"]["w"], torch.where(mask, now.clients["w"], now.server["theta"]))
+    assert torch.equal(judged["tuned"]["w"], now.clients["w"]) and [*judged] == ["personal", "tuned"]
     assert not torch.equal(now.server["theta"][mask], method.task.init(0)[mask])  # noise, which nobody reads
+    apart = make("pfed1bs-delta", Task(model()), lr=0.1, keep="norms", follow=False)  # what is kept never follows
+    *_, other = simulate(apart, data, rounds=4, sampled=2, **SIZE)
+    assert torch.equal(other.progress.clients["w"], now.clients["w"])
     assert not torch.allclose(now.clients["w"][0, mask], now.clients["w"][1, mask], atol=1e-3)
     state = {name: value[:2].clone() for name, value in now.clients.items()}
     state["theta"][:, mask] += 1.0

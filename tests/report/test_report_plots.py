@@ -14,7 +14,7 @@ from pfed1bs.report.groups import groups, student
 from pfed1bs.report.labels import REACH, End, box_of, column, name_ends, near
 from pfed1bs.report.leading import leading
 from pfed1bs.report.pictures import shown_of
-from pfed1bs.report.style import KNOWN, canvas, distinct, look, pen, size
+from pfed1bs.report.style import HANDLE, KNOWN, TEXT, arranged, canvas, distinct, look, pen, size, width_of
 from run_folders import records_of, run_folder
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -226,3 +226,15 @@ def test_clients_are_sorted_by_local_training_beside_the_labels_they_hold(tmp_pa
     assert "seed 0, by local" in words
     after = words[words.index("training samples") + 1 :]
     assert after[:6] == ["1", "0", "client", "0", "1", "1"]  # client 1 is worse; then the labels in the bars
+
+
+@pytest.mark.parametrize("width", [90, 200, 350, 700])
+def test_a_legend_has_the_columns_that_fit_and_a_line_for_every_broken_label(width):
+    names = ["pfed1bs-delta", "fedavg"] * 6
+    entry = width_of(names[0], TEXT) + (HANDLE + 0.8) * TEXT
+    fits = [n for n in range(1, 13) if n == 1 or n * entry + (2 * (n - 1) + 0.8) * TEXT <= width]
+    labels, columns, rows = arranged(names, width)
+    assert labels == names and rows == -(-12 // fits[-1]) and columns == -(-12 // rows)
+    labels, columns, rows = arranged(["many words " * 12, "short"], width)
+    assert columns == 1 and rows == labels[0].count("\n") + 2 > 2
+    assert "".join(labels[0].split()) == "manywords" * 12
