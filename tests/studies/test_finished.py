@@ -40,6 +40,19 @@ def test_a_table_of_rows_that_are_there_says_that_no_run_is_made_and_how_to_make
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("accuracy", "abc"), ("accuracy_late", 250.0), ("seconds", True), ("total_mib", [1])]
+)
+def test_a_row_whose_number_cannot_be_one_is_refused_by_name(key, value, tmp_path, capsys):
+    known = filled(tmp_path, "table-main", quick=True)
+    known.add({**known.rows[0], "summary": {"accuracy": None, "label": "any", key: value}})
+    assert reproduce("table-main", "--quick", "--draw", "--out", str(tmp_path / "out")) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"line {len(known.rows)}, is damaged: its {key} is no such number" in said and "hint: delete that line" in said
+    )
+
+
 def test_of_rows_that_were_chosen_it_is_said_that_the_table_has_others_too(tmp_path, capsys):
     known, out = filled(tmp_path, "fig-projection", quick=False), tmp_path / "out"
     count = sum(row["config"]["seed"] == 0 for row in known.rows)

@@ -12,13 +12,14 @@ import pytest
 from drawn_text import outside
 from pfed1bs import make
 from pfed1bs.cli import main as cli
+from pfed1bs.core.errors import UserError
 from pfed1bs.facts import costs
 from pfed1bs.nn.models import build
 from pfed1bs.nn.task import Task
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import read
 from pfed1bs.report.statistics import MOST, Difference, holm
-from pfed1bs.studies import finished, plan, sheets, sweeps
+from pfed1bs.studies import amounts, finished, plan, sheets, sweeps
 from pfed1bs.studies.cells import Entered
 from pfed1bs.studies.comparison import Entry
 
@@ -91,15 +92,24 @@ def test_what_is_left_out_by_only_is_told_with_what_there_is(tmp_path, capsys):
     assert "no run is left: there are data sets digits" in capsys.readouterr().err
 
 
+def test_to_draw_without_any_row_is_refused_and_a_slip_of_the_pen_is_told(tmp_path, capsys):
+    assert reproduce("all", "--draw", "--out", str(tmp_path)) == 2
+    assert f"there are no rows in {tmp_path}" in capsys.readouterr().err and not [*tmp_path.iterdir()]
+    assert reproduce("table-main", "--only", "digist", "--out", str(tmp_path)) == 2
+    assert "did you mean digits" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--only", "digits,typo"], ["--seeds", "0,77"]])
 def test_a_data_set_or_a_seed_that_no_run_has_is_refused(words, tmp_path, capsys):
     assert reproduce("table-main", *words, "--out", str(tmp_path)) == 2
     assert "not all are known: there are data sets digits, seeds 0" in capsys.readouterr().err
 
 
-def test_all_may_stand_beside_names_and_a_figure_without_runs_says_so(tmp_path, capsys):
+def test_all_may_stand_beside_names_and_a_figure_without_runs_says_so(quick, tmp_path, capsys):
+    shutil.copytree(quick / "out" / "fig-participation", tmp_path / "fig-participation")
     assert reproduce("all", "table-main", "--draw", "--out", str(tmp_path)) == 0
     told = capsys.readouterr().out
+    assert "| `stc` | `x-x--` |" in told  # the table of capabilities, which needs no runs
     assert f"{tmp_path / 'fig-pareto'}: no runs, nothing drawn" in told and f"{tmp_path / 'table-main'}\n" in told
 
 
@@ -124,7 +134,10 @@ def test_finished_runs_are_not_repeated_and_a_missing_one_is(copied, capsys):
 def test_rows_of_another_machine_join_by_themselves_with_their_provenance(quick, tmp_path, capsys):
     words = ["fig-accuracy", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     assert reproduce(*words, "--join", str(quick / "out"), "--resume") == 0
-    assert "so no run is made" in capsys.readouterr().err
+    first, then = capsys.readouterr().err.splitlines()
+    count, every = (len(finished.elsewhere(quick / "out" / name)) for name in ("table-main", "."))
+    assert "so no run is made" in then
+    assert first == f"joined {quick / 'out'}: {count} of its {every} rows were missing in {tmp_path / 'out'}"
     theirs, ours = lines(quick / "out" / "table-main"), lines(tmp_path / "out" / "table-main")
     assert len(ours) == len(theirs) and {row["env"]["time"] for row in ours} <= {
         row["env"]["time"] for name in plan.NAMES for row in finished.Finished.of(quick / "out" / name).rows
@@ -139,6 +152,40 @@ def test_of_rows_that_fit_the_one_that_logged_the_most_is_taken_over(tmp_path):
         known = finished.Finished(tmp_path / str(len(list(tmp_path.iterdir()))))
         known.join(order, [run])
         assert [row["curve"] for row in known.rows] == [rich["curve"]]
+
+
+def made_from(row, share):
+    """A row as if every client had this share of its test samples."""
+    samples = [round(share * count) for count in row["clients"]["test_samples"]]
+    return {**row, "clients": {**row["clients"], "test_samples": samples}}
+
+
+def test_rows_of_other_files_are_not_joined_and_not_drawn_together(quick, tmp_path):
+    rows = lines(quick / "out" / "table-main")
+    runs = plan.read("table-main", RECIPES).planned(RECIPES, quick=True)
+    known = finished.Finished(tmp_path / "some")
+    known.add(rows[0])
+    few = [made_from(row, 0.3) for row in rows]
+    with pytest.raises(UserError, match="rows of digits were made from different files: .* test samples, .* test"):
+        known.join(few, runs)
+    assert lines(tmp_path / "some") == rows[:1]  # nothing was taken
+    known.join([made_from(row, 1.01) for row in rows], runs)  # as many to a sample or so a client
+    assert len(known.rows) == len(rows) and finished.Finished(tmp_path / "few").join(few, runs) == len(rows)
+    for row in (rows[0], few[1]):
+        (mixed := finished.Finished(tmp_path / "mixed")).add(row)
+    held = {**few[2]["config"], "data": {**few[2]["config"]["data"], "validate": True}}
+    amounts.agree([*rows, {**few[2], "config": held}])  # which holds samples back
+    target, known = plan.read("table-main", RECIPES), finished.Finished(mixed.folder, [rows[0], few[1]])
+    with pytest.raises(UserError, match="different files"):
+        sheets.write(target, runs, known, tmp_path)
+
+
+def test_a_data_set_is_called_a_subset_where_its_rows_are_of_one(quick):
+    [row, *_] = lines(quick / "out" / "table-main")
+    count = sum(row["clients"]["test_samples"])
+    part, whole = (made_from(row, tests / count) for tests in (5003, 24820))
+    assert amounts.subset("svhn", [part, {"diverged": True}]) == "a subset: 20,000 of 99,289 pictures"
+    assert amounts.subset("svhn", [whole]) == amounts.subset("mnist", [part]) == amounts.subset("svhn", []) == ""
 
 
 def test_a_run_folder_is_joined_as_a_row(tmp_path):

@@ -9,7 +9,7 @@ from shutil import rmtree
 from pfed1bs.cli import terminal
 from pfed1bs.cli.board import Board
 from pfed1bs.cli.words import parser_of, seeds, whole
-from pfed1bs.core.errors import UserError
+from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.origin import pasted
 from pfed1bs.engine.rounds import choose
 from pfed1bs.runs.config import Config
@@ -53,6 +53,10 @@ def reproduce_command(words: list[str]) -> None:
     plans = {target.name: target.planned(recipes, own.quick, own.device or "auto") for target in targets}
     runs = plan.in_order(plans.values())
     rows = joined(runs, out, [Path(name) for name in own.join])
+    if own.draw and runs and not any(known.rows for known in rows.values()):
+        raise UserError(
+            f"there are no rows in {out}", "call it in a checkout, name their folder with --out, or --join it"
+        )
     chosen = wanted(runs, own)
     pending = [run for run in chosen if not own.draw and not rows[run.target].find(run)]
     if pending and not own.resume and any(known.rows for known in rows.values()):
@@ -68,6 +72,8 @@ def reproduce_command(words: list[str]) -> None:
     for target in targets:
         known = rows.get(target.of or target.name, Finished(out))
         found = sheets.write(target, plans[target.name], known, out / target.name)
+        if target.ticks:
+            print((out / target.name / "table.md").read_text())
         if found:
             terminal.show_cells(target.title, found)
         print(f"folder  {out / target.name}" + ("" if (out / target.name).is_dir() else ": no runs, nothing drawn"))
@@ -85,10 +91,14 @@ def there(out: Path, chosen: int, missing: int, every: int) -> str:
 def joined(runs: Sequence[Planned], out: Path, places: Sequence[Path]) -> dict[str, Finished]:
     """The rows of every table and figure, with those of the others and of other places that fit."""
     rows = {name: Finished.of(out / name) for name in dict.fromkeys(run.target for run in runs)}
-    others = [row for place in places for row in elsewhere(place)]
-    others += [row for name in plan.NAMES for row in Finished.of(out / name).rows]
+    own = {name: [run for run in runs if run.target == name] for name in rows}
+    for place in places:
+        there = elsewhere(place)
+        taken = sum(known.join(there, own[name]) for name, known in rows.items())
+        print(f"joined {place}: {taken} of its {len(there)} rows were missing in {out}", file=sys.stderr)
+    others = [row for name in plan.NAMES for row in Finished.of(out / name).rows]
     for name, known in rows.items():
-        known.join(others, [run for run in runs if run.target == name])
+        known.join(others, own[name])
     return rows
 
 
@@ -101,10 +111,8 @@ def wanted(runs: Sequence[Planned], own: Namespace) -> list[Planned]:
     if runs and not (found and {*data} <= names and {*chosen} <= numbers):
         there = f"data sets {', '.join(sorted(names))}, seeds {', '.join(map(str, sorted(numbers)))}"
         small = "; --quick has small versions on embedded data" if own.quick else ""
-        raise UserError(
-            f"{'no run is left' if not found else 'not all are known'}: there are {there}{small}",
-            "--only and --seeds choose",
-        )
+        hint = next((nearest(name, sorted(names)) for name in data if name not in names), "--only and --seeds choose")
+        raise UserError(f"{'no run is left' if not found else 'not all are known'}: there are {there}{small}", hint)
     return found
 
 

@@ -16,6 +16,7 @@ from pfed1bs.report.groups import flatten
 from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.records import Json, RunRecord, read
 from pfed1bs.runs.config import Config, as_tables, known_keys, load, with_role
+from pfed1bs.studies import amounts
 from pfed1bs.studies.comparison import Entry
 from pfed1bs.studies.plan import Planned
 
@@ -29,6 +30,7 @@ COLUMNS = (
 ASIDE = {*with_role("machine", "simulator", "others")} - {"tf32"}  # what a row may have had otherwise
 ROW = ("part", "label", "env.commit", *(f"config.{key}" for key in ("algorithm.name", "data.name", "seed", "rounds")))
 MEND = "delete that line, or restore the file from a copy; `pfed1bs reproduce NAME --resume` makes what is missing"
+MEASURED = "mib_per_round total_mib ratio_to_fedavg seconds rounds seed".split()  # numbers of a summary
 DIGITS = 6
 
 
@@ -61,8 +63,9 @@ class Finished:
             file.truncate(file.read().rfind(b"\n") + 1)  # without a line that was cut off
             file.write(f"{json.dumps(row)}\n".encode())
 
-    def join(self, others: Iterable[Json], runs: Sequence[Planned]) -> None:
-        """Take over rows that are missing here, whichever table or figure they were made for."""
+    def join(self, others: Iterable[Json], runs: Sequence[Planned]) -> int:
+        """Take over rows that are missing here, whichever table or figure they were made for; how many there were."""
+        taken: list[Json] = []
         found: dict[tuple[object, ...], list[Json]] = {}
         for row in others:
             found.setdefault(_kind(cast(Json, row["config"])), []).append(row)
@@ -73,7 +76,11 @@ class Finished:
                 row = max(fitting, key=lambda row: len(cast(Curve, row.get("curve", {}))))  # that logged the most
                 told = {"sampled": run.entry.config.sampled} if run.entry.config.sampled else {}  # all, said or not
                 plain = {key: value for key, value in cast(Json, row["config"]).items() if key != "sampled"}
-                self.add({**row, "part": run.part, "label": run.label, "config": {**plain, **told}})
+                taken.append({**row, "part": run.part, "label": run.label, "config": {**plain, **told}})
+        amounts.agree([*self.rows, *taken])
+        for row in taken:
+            self.add(row)
+        return len(taken)
 
 
 def elsewhere(folder: Path) -> list[Json]:
@@ -166,7 +173,17 @@ def _parsed(line: bytes, place: str) -> Json:
         raise UserError(f"{place} is no row: it holds no object", MEND)
     if missing := [key for key in ROW if key not in flatten(row)]:
         raise UserError(f"{place} is no row: it has no {', '.join(missing)}", MEND)
+    if wrong := [key for key, value in cast(Json, row.get("summary", {})).items() if not _possible(key, value)]:
+        raise UserError(f"{place} is damaged: its {wrong[0]} is no such number", MEND)
     return row
+
+
+def _possible(key: str, value: object) -> bool:
+    """Whether what a summary says of a measured number can be one; a share is at most 100."""
+    if not key.startswith("accuracy") and key not in MEASURED:
+        return True
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (number and (not key.startswith("accuracy") or 0 <= cast(float, value) <= 100))
 
 
 def _kind(config: Json) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from pfed1bs.report.statistics import MARGIN, Against, Difference, Verdict
 from pfed1bs.runs.environment import environment
 from pfed1bs.runs.folder import written
 from pfed1bs.runs.late import LATE
+from pfed1bs.studies import amounts
 from pfed1bs.studies.cells import Entered, between, told
 from pfed1bs.studies.facets import METHODS
 from pfed1bs.studies.falls import falls
@@ -24,7 +25,6 @@ from pfed1bs.studies.finished import Finished, record_of, table
 from pfed1bs.studies.plan import Planned, Target
 from pfed1bs.studies.sweeps import against
 
-SUBSETS = {"cifar100": "20,000 of 60,000 pictures", "svhn": "20,000 of 99,289 pictures, classes balanced"}
 HOLM, WITHIN = "p if equal (Holm)", f"p if {MARGIN} apart"  # heads of what a difference was tested for
 DRAWN = {**PICTURES, **METHODS, "falls": falls}
 LAST = {**LOGGED, "loss": "training loss"}  # of curves
@@ -76,6 +76,7 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
         return []
     found = cells(target, runs, known)
     rows = [row for cell in found for row in cell.rows]
+    amounts.agree(rows)
     if target.pictures and not rows:
         return found
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,8 +134,8 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
     for part in parts:
         own = [cell for cell in found if cell.part == part]
         rounded = any(cast(Json, row.get("config", {})).get("tf32") for cell in own for row in cell.rows)
-        remarks = [f"a subset: {SUBSETS[own[0].data]}"] if own[0].data in SUBSETS else []
-        remarks += ["products in tf32"] if rounded else []
+        part_of = amounts.subset(own[0].data, [row for cell in own for row in cell.rows])
+        remarks = [*filter(None, [part_of, "products in tf32" if rounded else ""])]
         shown = [cell for cell in own if cell.rows or cell.paper]
         left = ", ".join(f"`{cell.label}`" for cell in own if cell not in shown)
         told = [_table(heads, [_line(target, cell, shared) for cell in shown])] if shown else []
