@@ -5,9 +5,11 @@ from itertools import combinations, product
 import pytest
 import torch
 
+from pfed1bs.algorithms import make
 from pfed1bs.core.rng import stream
 from pfed1bs.core.sketch import gaussian, penalty, smooth_l1, srht
 from pfed1bs.core.votes import pack, sign, tally, unpack
+from pfed1bs.nn.task import Task
 
 N, M, PADDED = 20, 8, 32
 SKETCHES = {
@@ -214,3 +216,10 @@ def test_projections_reach_the_l1_bound_that_the_theorem_uses():
     sketch, z = srht(PADDED, M, seed=2), signs("z", M)
     w = sketch.adjoint(z)
     assert sketch.forward(w).abs().sum() == pytest.approx(PADDED**0.5 * float(w.norm()), rel=1e-14)
+
+
+def test_a_dense_projection_says_beforehand_what_it_takes():
+    large, small = (Task(torch.nn.Linear(size, 100)) for size in (2000, 20))
+    told = "the dense projection takes 14.9 GiB of memory, and every round reads it"
+    assert make("pfed1bs", large, projection="gaussian").remark == told  # 200,100 x 20,010 x 4 bytes
+    assert make("pfed1bs", small, projection="gaussian").remark == make("pfed1bs", large).remark == ""

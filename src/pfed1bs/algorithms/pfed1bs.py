@@ -167,5 +167,7 @@ class PFed1BS(Method):
 
     @property
     def remark(self) -> str:
-        """What noise from a known seed does not do."""
-        return REHEARSAL if self.epsilon else ""
+        """What noise from a known seed does not do, and what a dense projection takes."""
+        dense = 4 * self.task.n * sketch_size(self.task.n, self.ratio) / 2**30 if self.projection == "gaussian" else 0
+        told = f"the dense projection takes {dense:.1f} GiB of memory, and every round reads it" if dense > 1 else ""
+        return "; ".join(filter(None, (REHEARSAL if self.epsilon else "", told)))
