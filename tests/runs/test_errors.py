@@ -146,7 +146,8 @@ def test_another_runtime_error_is_a_bug(monkeypatch):
 def test_a_file_that_we_cannot_write_is_a_failure_in_words(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert run("--out", str(tmp_path / "file" / "out")) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: cannot read or write: ")
+    *_, said, hint = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: cannot read or write: ") and "--out" in hint
 
 
 def test_an_unknown_kernel_is_a_mistake_in_words(fresh):

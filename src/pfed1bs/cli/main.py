@@ -56,7 +56,8 @@ def _guarded(words: list[str]) -> int:
         if not _ours(error):
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = "free some space and go on with --resume; the last checkpoint is whole" if full else ""
+        hint = "choose a folder that exists and that you may write to, with --out; nothing that was there is lost"
+        hint = "free some space and go on with --resume; the last checkpoint is whole" if full else hint
         return _told(f"{'disk full' if full else 'cannot read or write'}: {error}", hint, FAILURE)
     except (MemoryError, RuntimeError) as error:
         from pfed1bs.core import failing  # with torch, which most mistakes need not wait for

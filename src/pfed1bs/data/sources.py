@@ -76,7 +76,8 @@ def _known(name: str, root: str | Path | None) -> Arrays:
         raise UserError(
             "\n  ".join([f"no files of {name} were found, tried", *tried]),
             f"put {' '.join(CATALOGUE[name].files)} into a folder {name} and point data.root or PFED1BS_DATA to the "
-            "folder above it, name a mirror in PFED1BS_MIRROR, or use the embedded data set digits",
+            "folder above it, name a mirror in PFED1BS_MIRROR, or use the embedded data set digits (reproduce takes "
+            "--quick for that)",
         ) from error
     form = next(form for form in CATALOGUE[name].forms if not _missing(form, cache() / name))
     return form.read(cache() / name)
