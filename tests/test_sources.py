@@ -13,7 +13,7 @@ from pfed1bs.algorithms import REGISTRY
 from pfed1bs.report.statistics import Against
 from pfed1bs.runs.config import known_keys
 from pfed1bs.runs.recipes import FOLDER as RECIPES
-from pfed1bs.studies import plan
+from pfed1bs.studies import finished, plan, sheets
 
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
 TUNED = {  # recipes, and the searches whose options they have
@@ -83,6 +83,18 @@ def test_the_document_counts_the_runs_that_are_planned_and_those_that_are_there(
         path = sources.ROOT / "results" / target.name / "table.json"
         there = json.loads(path.read_text())["finished"] if path.exists() else 0
         assert told[target.name] == (len(target.planned(RECIPES)), there), target.name
+
+
+@pytest.mark.parametrize("name", [name for name in plan.NAMES if not plan.read(name, RECIPES).ticks])
+def test_the_tables_are_those_of_the_rows_and_of_the_recipe(name):
+    target, folder = plan.read(name, RECIPES), sources.ROOT / "results"
+    runs, known = target.planned(RECIPES), finished.Finished.of(folder / (target.of or name))
+    cells = sheets.cells(target, runs, known)
+    assert (folder / name / "table.md").read_text() == sheets.markdown(target, cells), "make docs-numbers"
+    told = json.loads((folder / name / "table.json").read_text())
+    rows = sum(len(cell.rows) for cell in cells)
+    assert (told["finished"], told["missing"]) == (rows, len(runs) - rows)
+    assert [cell["seeds"] for cell in told["cells"]] == [len(cell.rows) for cell in cells]
 
 
 def commits(plain):
