@@ -2,10 +2,12 @@
 
     python benchmarks/devices.py --out results/devices.json
     python benchmarks/devices.py --devices cpu,cpu --recipe digits --rounds 3 --folder runs/devices-try
+    python benchmarks/devices.py --files results/mnist-all-r.json results/mnist-mean.json --out results/devices-few.json
 
 Every method runs with every seed on both devices by `pfed1bs compare`; finished runs of the folder are not repeated. A
 row has the mean difference of the accuracies over the seeds, second device less first, with Student's 95 % interval,
-and beside it how far the seeds themselves lie apart. Within noise: the interval holds 0.
+and beside it how far the seeds themselves lie apart. Within noise: the interval holds 0. With --files nothing is run:
+compared are the runs of two files of results that have the same options.
 """
 
 import argparse
@@ -22,6 +24,8 @@ from pfed1bs.report.statistics import Difference
 from pfed1bs.runs.environment import environment
 
 Run = tuple[str, int, int]  # method, seed, rounds
+SAME = "label options dataset partition cap model seed gradients".split()
+FACTS = (("devices", "device"), ("commits", "commit"))
 
 
 def main() -> None:
@@ -33,22 +37,41 @@ def main() -> None:
     parser.add_argument("--devices", default="cpu,cuda", help="two, with a comma between")
     parser.add_argument("--folder", type=Path, default=Path("runs/devices"), help="where the runs are kept")
     parser.add_argument("--parallel", default="1", help="runs at a time, each with one CPU thread")
+    parser.add_argument("--files", type=Path, nargs=2, help="of results that are there, instead of runs")
     parser.add_argument("--out", type=Path, help="JSON file for the results")
     options = parser.parse_args()
+    facts = there(options.files) if options.files else run(options)
+    if options.out:
+        about = environment("auto") | {"command": shlex.join(["python", *sys.argv])}
+        options.out.write_text(json.dumps(about | facts, indent=1) + "\n")
+
+
+def run(options: argparse.Namespace) -> dict[str, object]:
+    """Every method with every seed on both devices."""
     words = [options.recipe, "--algorithms", options.algorithms, "--seeds", options.seeds, "--rounds", options.rounds]
     words += ["--evaluate_every", options.rounds, "--parallel", options.parallel]
     asked = {*product(options.algorithms.split(","), map(int, options.seeds.split(",")), [int(options.rounds)])}
     places = [(device, options.folder / f"{i}-{device}") for i, device in enumerate(options.devices.split(","))]
     ended = [finished([*words, "--device", device], asked, folder) for device, folder in places]
     rows = [compared(name, [runs[name] for runs in ended]) for name in options.algorithms.split(",")]
-    facts = environment("auto") | {
-        "command": shlex.join(["python", *sys.argv]),
+    return {
         "devices": [told(folder, "device") for _, folder in places],
         "commits": [told(folder, "commit") for _, folder in places],
         "rows": rows,
     }
-    if options.out:
-        options.out.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def there(files: Sequence[Path]) -> dict[str, object]:
+    """Methods of two files that differ in device and commit, and so in the round where their models rest."""
+    ours, theirs = (json.loads(path.read_text())["runs"] for path in files)
+    pairs = [(a, b) for a, b in product(ours, theirs) if all(a.get(key) == b.get(key) for key in SAME)]
+    rows = []
+    for label in dict.fromkeys(a["label"] for a, _ in pairs):
+        sides = zip(*(pair for pair in pairs if pair[0]["label"] == label), strict=True)
+        rows.append(compared(label, [{item["seed"]: item["accuracy"] for item in side} for side in sides]))
+    columns = [*zip(*pairs, strict=True)]
+    told = {name: [", ".join(sorted({item[key] for item in side})) for side in columns] for name, key in FACTS}
+    return {**told, "files": [path.name for path in files], "rows": rows}
 
 
 def finished(words: Sequence[str], asked: Set[Run], folder: Path) -> dict[str, dict[int, float]]:
@@ -90,6 +113,7 @@ def compared(name: str, runs: Sequence[dict[int, float]]) -> dict[str, object]:
         "difference": apart.mean,
         "interval": [low, high],
         "within_noise": low <= 0 <= high,
+        "largest": max(map(abs, apart.values)),
         "by_seed": apart.values,
     }
 
