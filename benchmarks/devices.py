@@ -69,9 +69,9 @@ def there(files: Sequence[Path]) -> dict[str, object]:
     for label in dict.fromkeys(a["label"] for a, _ in pairs):
         sides = zip(*(pair for pair in pairs if pair[0]["label"] == label), strict=True)
         rows.append(compared(label, [{item["seed"]: item["accuracy"] for item in side} for side in sides]))
-    columns = [*zip(*pairs, strict=True)]
-    told = {name: [", ".join(sorted({item[key] for item in side})) for side in columns] for name, key in FACTS}
-    return {**told, "files": [path.name for path in files], "rows": rows}
+    names, columns = [path.name for path in files], [*zip(*pairs, strict=True)]
+    told = [{name: sorted({item[key] for item in side}) for name, key in FACTS} for side in columns]
+    return {"files": [{"file": name, **facts} for name, facts in zip(names, told, strict=True)], "rows": rows}
 
 
 def finished(words: Sequence[str], asked: Set[Run], folder: Path) -> dict[str, dict[int, float]]:
