@@ -28,10 +28,11 @@ def fill(tmp_path, monkeypatch):
     cells[1]["difference"] = {"mean": 0.125, "interval": None, "p_holm": None, "late": None, "late_interval": None}
     cells = [{**cell, "accuracy_late": cell["accuracy"]} for cell in [*cells, {**cells[1], "label": "local"}]]
     # what table-main compares with, as its recipe says
+    rivals = [{"part": "iid", "of": one, "minus": other, **apart} for one, other in ("xy", ("x steps=9", "x steps=5"))]
     files = {
         "runs.json": {"runs": runs, "paired": {"against": "a", "differences": [{"method": "b", "p": 0.0456}]}},
         "two.json": {"runs": two},
-        "table-main/table.json": {"cells": cells, "rivals": [{"part": "iid", "of": "x", "minus": "y", **apart}]},
+        "table-main/table.json": {"cells": cells, "rivals": rivals},
     }
     (tmp_path / "results" / "table-main").mkdir(parents=True)
     for name, plain in files.items():
@@ -81,6 +82,7 @@ def test_every_wrong_number_before_a_marker_is_written_anew(page):
         ("0.0 \u00b1 0.0", "table-main iid: x", "9.0 \u00b1 0.5"),
         ("0.1 (0.2 to 0.3; p = 0.9)", "table-main iid: x - local", "0.5 (-0.2 to 1.2; p = 0.2)"),
         ("0.11 (0.22 to 0.33)", "table-main iid: y - x", "-0.50 (-1.25 to 0.25)"),
+        ("0.11 (0.22 to 0.33)", "table-main iid: x steps=5 - x steps=9", "-0.50 (-1.25 to 0.25)"),
         ("0.1 (0.2 to 0.3)", "table-main iid: local - x, accuracy_late", "-0.8 (-1.0 to -0.5)"),
         ("0.1 (0.2 to 0.3), 0.111", "table-main iid: y - local", "0.1 (0.2 to 0.3), 0.125"),  # one seed
         ("0.1 (0.2 to 0.3), 1.11", "runs: a - b lr=0.1", "0.1 (0.2 to 0.3), 10.00"),  # likewise

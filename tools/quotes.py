@@ -100,7 +100,7 @@ def wanted(asked: re.Match[str]) -> Values:
     """What a marker asks for: mean and deviation, a ratio, or a difference with its interval and p."""
     file, part, label, sign, other, key = asked.groups()
     single, apart = known(file, part, key or "accuracy")
-    for name in (label, other) if other else (label,):
+    for name in () if (label, other) in apart else (label, other) if other else (label,):
         if name not in single:
             hint = nearest(name, single) if single else "look at the data set or part, and at the number of the runs"
             raise UserError(f"the file has no {key or 'accuracy'} of {name}", hint)

@@ -435,6 +435,27 @@ def test_a_table_with_methods_across_tells_differences_and_of_how_many_seeds():
     assert two["ditto"].facts["difference"]["interval"] is None and "equal_within" not in two["ditto"].facts
 
 
+def test_what_a_setting_changes_is_told_of_every_label_and_data_set_over_common_seeds():
+    def rows(*accuracies):
+        return [row_of(seed, value, value) for seed, value in enumerate(accuracies)]
+
+    found = [
+        Entered("mnist steps=5", "local", "mnist", 2, rows(90.0, 80.0)),
+        Entered("mnist steps=5", "ditto", "mnist", 2, rows(60.0)),
+        Entered("mnist steps=10", "local", "mnist", 2, rows(91.0, 83.0, 50.0)),
+        Entered("mnist steps=10", "ditto", "mnist", 2, []),
+        Entered("svhn steps=5", "local", "svhn", 2, rows(10.0)),
+        Entered("svhn steps=10", "local", "svhn", 2, rows(12.5)),
+    ]
+    apart = sheets.shifts(plan.Target("", "", shifts=True), found)
+    told = {place: (item.difference, item.seeds) for place, item in apart.items()}
+    assert told == {
+        ("mnist", "local steps=10", "local steps=5"): (2.0, 2),
+        ("svhn", "local steps=10", "local steps=5"): (2.5, 1),
+    }
+    assert not sheets.shifts(plan.Target("", ""), found)
+
+
 def test_a_table_names_the_methods_that_were_not_run_and_the_paper_has_no_number_of():
     target = plan.Target("", "", paper={"ditto": {"mnist": [90.0, 1.0]}})
     left, told = Entered("mnist", "local", "mnist", 2, []), Entered("mnist", "ditto", "mnist", 2, [], (90.0, 1.0))

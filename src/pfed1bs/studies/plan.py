@@ -79,6 +79,7 @@ class Target:
     against: str = ""  # a label that the others are compared with, seed by seed
     tested: Sequence[str] = ()  # at most ten of them that are tested together in a part; none: all, if so few
     rivals: Mapping[str, Sequence[str]] = field(default_factory=dict)  # labels that a label is compared with too
+    shifts: bool = False  # whether labels are compared with themselves at other settings, in table.json
     times: bool = False  # whether its table has seconds
     logged: Sequence[str] = ()  # loss or diagnostics of the last evaluation that its table has
     peaks: bool = False  # whether its table has the highest evaluation, and what is lost from there to the end

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import cast
 
@@ -85,9 +86,9 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     about |= {"finished": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
     apart = [
         {"part": part, "of": ours, "minus": theirs, "mean": it.difference, "seeds": it.seeds, "interval": it.interval}
-        for (part, ours, theirs), it in rivals(target, found).items()
+        for (part, ours, theirs), it in (rivals(target, found) | shifts(target, found)).items()
     ]
-    about |= {"rivals": apart} if target.rivals else {}
+    about |= {"rivals": apart} if apart else {}
     written(folder / "table.json", json.dumps(about, indent=1) + "\n")
     written(folder / "table.md", markdown(target, found))
     if rows and not target.of:
@@ -195,6 +196,18 @@ def rivals(target: Target, found: Sequence[Entered]) -> dict[tuple[str, str, str
         for ours, theirs in pairs:
             if verdict := compared(replace(target, against=theirs, tested=()), rows, part).get(ours):
                 made[part, ours, theirs] = verdict
+    return made
+
+
+def shifts(target: Target, found: Sequence[Entered]) -> dict[tuple[str, str, str], Verdict]:
+    """Every label with one setting beside itself with another, by data set and both: what the setting changes."""
+    made = {}
+    for one, other in combinations([*reversed(found)] if target.shifts else (), 2):
+        if (one.label, one.data) == (other.label, other.data):
+            names = [f"{cell.label} {cell.part.removeprefix(cell.data).strip()}" for cell in (one, other)]
+            rows = {("", name): cell.rows for name, cell in zip(names, (one, other), strict=True)}
+            if verdict := compared(replace(target, against=names[1], tested=()), rows, "").get(names[0]):
+                made[one.data, names[0], names[1]] = verdict
     return made
 
 
