@@ -46,6 +46,8 @@ bench: $(READY)
 # Tables and pictures of the rows in results/, then README and docs with them; says which numbers have no source.
 docs-numbers: $(READY)
 	$(BIN)/pfed1bs reproduce all --draw
+	$(BIN)/python benchmarks/front.py ends results/mnist-all-r.json --out results/accuracy-bytes.svg
+	$(BIN)/python benchmarks/front.py figure results/front.json --out results/front.svg
 	$(BIN)/python tools/sheet.py $(patsubst %.md,%.json,$(wildcard results/*.md))
 	$(BIN)/python tools/quotes.py --write
 	$(BIN)/python tools/sources.py --write

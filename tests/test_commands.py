@@ -108,7 +108,9 @@ def short(words, out):
         return [*words, *more] if "--gradients" not in words else without([*words, *more], "--steps")
     if command == "reproduce":
         named = ["table-main" if word == "all" else word for word in words if word != "--quick"]
-        return [*without(named, "--join"), "--draw", "--join", "rows", "--out", out, "--device", "cpu"]
+        for flag in ("--join", "--only", "--methods", "--seeds"):
+            named = without(named, flag)
+        return [*named, "--draw", "--join", "rows", "--out", out, "--device", "cpu"]
     return [*words, "--out", out] if command == "report" else words
 
 

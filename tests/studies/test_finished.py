@@ -1,13 +1,16 @@
 """Rows that are there already: that they were not made now is said, and a line that is no row is refused by number."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import UserError
-from pfed1bs.studies import finished, plan
+from pfed1bs.studies import finished, plan, sheets
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ENV = {"commit": "abc", "device": "cpu", "torch": "2"}
@@ -45,12 +48,146 @@ def test_a_table_of_rows_that_are_there_says_that_no_run_is_made_and_how_to_make
 )
 def test_a_row_whose_number_cannot_be_one_is_refused_by_name(key, value, tmp_path, capsys):
     known = filled(tmp_path, "table-main", quick=True)
-    known.add({**known.rows[0], "summary": {"accuracy": None, "label": "any", key: value}})
+    known.add({**ended(known.rows[0]), "summary": {"algorithm": "fedavg", "seed": 0, "accuracy": None, key: value}})
     assert reproduce("table-main", "--quick", "--draw", "--out", str(tmp_path / "out")) == 2
     said = capsys.readouterr().err
     assert (
         f"line {len(known.rows)}, is damaged: its {key} is no such number" in said and "hint: delete that line" in said
     )
+
+
+def ended(row):
+    """The row of a run that did not diverge."""
+    summary = {
+        "algorithm": row["config"]["algorithm"]["name"],
+        "seed": row["config"]["seed"],
+        "rounds": 2,
+        "accuracy": 50.0,
+    }
+    clients = {"client": [0, 1], "test_samples": [10, 20], "accuracy": [40.0, 60.0]}
+    told = {"summary": summary, "clients": clients, "curve": {"round": [0, 1], "sent": [8, 16], "accuracy": [0.5, 50]}}
+    return {key: value for key, value in row.items() if key != "diverged"} | told
+
+
+def test_a_row_that_lacks_nothing_is_one(tmp_path):
+    known = filled(tmp_path, "table-main", quick=True)
+    known.add(ended(known.rows[0]))
+    assert finished.Finished.of(known.folder).rows == known.rows
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("summary",), [], "its summary is not that of fedavg with seed 0"),
+        (("summary", "seed"), 1, "its summary is not that of fedavg with seed 0"),
+        (("summary", "algorithm"), "local", "its summary is not that of fedavg with seed 0"),
+        (("summary", "accuracy"), None, "its summary has no rounds, or no result"),
+        (("summary", "rounds"), None, "its summary has no rounds, or no result"),
+        (("summary", "mib_per_round"), -5, "its mib_per_round is no such number"),
+        (("summary", "seconds"), float("nan"), "its seconds is no such number"),
+        (("config", "seed"), None, "its method is no name, or its seed no number"),
+        (("config", "algorithm", "name"), ["fedavg"], "its method is no name, or its seed no number"),
+        (("clients",), {}, "its clients are no table of numbers"),
+        (("clients", "accuracy"), [1.0], "its clients are no table of numbers"),
+        (("curve",), {"round": [], "accuracy": []}, "its curve are no table of numbers"),
+        (("curve", "accuracy"), [1.0, 9e9], "its curve are no table of numbers"),
+        (("curve", "accuracy"), [1.0, "2"], "its curve are no table of numbers"),
+        (("curve", "accuracy"), 7, "its curve are no table of numbers"),
+    ],
+)
+def test_a_row_that_tables_could_not_read_is_refused_with_what_is_wrong(place, value, told, tmp_path):
+    known = filled(tmp_path, "table-main", quick=True)
+    row = json.loads(json.dumps(ended(known.rows[0])))
+    inner = row
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    with (known.folder / finished.FILE).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=f"line {len(known.rows) + 1}, is damaged: {told}"):
+        finished.Finished.of(known.folder)
+
+
+def test_rows_are_plain_json_and_an_infinite_option_comes_back(tmp_path):
+    known = filled(tmp_path, "table-main", quick=True)
+    [row] = [row for row in known.rows if row["label"] == "zsign"]
+    assert row["config"]["algorithm"]["z"] == float("inf")
+    known.add(ended(row) | {"env": {**ENV, "spread": float("inf")}})
+
+    def refused(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    for line in (known.folder / finished.FILE).read_text().splitlines():
+        json.loads(line, parse_constant=refused)
+    found = finished.Finished.of(known.folder).rows
+    assert found[:-1] == known.rows[:-1] and found[-1]["env"]["spread"] is None
+
+
+def test_a_whole_last_line_without_its_end_is_a_row_and_stays_one(tmp_path):
+    known = filled(tmp_path, "fig-projection", quick=True)
+    path = known.folder / finished.FILE
+    path.write_bytes(path.read_bytes()[:-1])
+    found = finished.Finished.of(known.folder)
+    assert found.rows == known.rows
+    found.add(ended(known.rows[0]))
+    assert finished.Finished.of(known.folder).rows == [*known.rows, ended(known.rows[0])]
+
+
+ADDING = """
+import json, sys
+from pathlib import Path
+from pfed1bs.studies.finished import Finished
+row, known = json.loads(sys.argv[2]), Finished(Path(sys.argv[1]))
+for number in range(150):
+    known.rows = []
+    known.add({**row, "label": f"{sys.argv[3]}-{number}", "part": "x" * 5000})
+"""
+
+
+def test_two_processes_that_add_rows_to_one_file_lose_none_of_them(tmp_path):
+    known = filled(tmp_path, "fig-projection", quick=True)
+    words = [sys.executable, "-c", ADDING, str(tmp_path / "rows"), json.dumps(known.rows[0])]
+    both = [subprocess.Popen([*words, name]) for name in "ab"]
+    assert [process.wait(120) for process in both] == [0, 0]
+    labels = {row["label"] for row in finished.Finished.of(tmp_path / "rows").rows}
+    assert labels == {f"{name}-{number}" for name in "ab" for number in range(150)}
+
+
+def test_a_run_that_went_on_elsewhere_names_both_places(tmp_path):
+    run = plan.read("table-main", RECIPES).planned(RECIPES, quick=True)[0]
+    env = {**ENV, "commit": "new", "from_round": 5, "earlier": [{**ENV, "from_round": 0, "hostname": "x"}]}
+    (tmp_path / "env.json").write_text(json.dumps(env))
+    row = finished.row_of(run, tmp_path)
+    assert row["env"] == {**ENV, "commit": "new", "earlier": [ENV]}
+    known = finished.Finished(tmp_path / "rows")
+    known.add(ended(row))
+    target = plan.read("table-main", RECIPES)
+    sheets.write(replace(target, pictures=()), [run], known, tmp_path / "table")
+    assert json.loads((tmp_path / "table" / "table.json").read_text())["commit"] == ["abc", "new"]
+
+
+def test_of_runs_made_in_two_places_it_is_said_how_far_they_are_apart(tmp_path, capsys):
+    known = filled(tmp_path, "fig-projection", quick=True)
+    mine, theirs = (finished.Finished(tmp_path / name / "fig-projection") for name in ("mine", "theirs"))
+    for row, less in zip(known.rows, (0.5, -0.25), strict=True):
+        there = ended(row)
+        mine.add({**there, "env": {**ENV, "time": "later"}})
+        theirs.add({**there, "summary": {**there["summary"], "accuracy": 50.0 - less}})
+    words = ["fig-projection", "--quick", "--out", str(tmp_path / "mine"), "--join", str(tmp_path / "theirs")]
+    assert reproduce(*words) == 0
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said.endswith(
+        "; 2 were made in both places and end 0.50 points apart at most, these minus those +0.12 on average"
+    )
+
+
+def test_joined_rows_alone_are_no_finished_runs_of_the_folder(tmp_path, capsys):
+    known = filled(tmp_path, "fig-projection", quick=True)
+    path = known.folder / finished.FILE
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    words = ["fig-projection", "--quick", "--join", str(tmp_path / "out"), "--out", str(tmp_path / "new")]
+    assert reproduce(*words, "--work", str(tmp_path / "work")) == 0
+    assert ": 1 of 2, left to run: 1\n" in capsys.readouterr().err
 
 
 def test_of_rows_that_were_chosen_it_is_said_that_the_table_has_others_too(tmp_path, capsys):
@@ -79,8 +216,8 @@ def test_resume_says_how_many_rows_are_there_and_how_many_are_left_to_run(tmp_pa
         (b"", "is damaged"),
         (b"7", "is no row: it holds no object"),
         (b"[]", "is no row: it holds no object"),
-        (b'{"part": "", "label": "", "env": {"commit": ""}}', "is no row: it has no config.algorithm.name, "),
-        (b'{"part": "", "label": "", "env": {"commit": ""}, "config": 3}', "is no row: it has no config.algorithm"),
+        (b'{"part": "", "label": "", "env": {"commit": ""}}', "is no row: it has no env.device, env.torch, config.a"),
+        (b'{"part": "", "label": "", "env": {"commit": ""}, "config": 3}', "is no row: it has no env.device, "),
     ],
 )
 def test_a_line_within_the_rows_that_is_none_is_refused_by_file_and_number(line, told, tmp_path, capsys):
@@ -93,5 +230,5 @@ def test_a_line_within_the_rows_that_is_none_is_refused_by_file_and_number(line,
     assert reproduce("fig-projection", "--quick", "--resume", "--out", str(tmp_path / "out")) == 2
     said = capsys.readouterr().err
     assert f"error: {path}, line 2, {told}" in said and "hint: delete that line" in said
-    path.write_bytes(b"".join([first, *others, line]))  # torn at the end it is left out, as it always was
+    path.write_bytes(b"".join([first, *others, line[:-1]]))  # torn at the end it is left out, as it always was
     assert finished.Finished.of(known.folder).rows == known.rows

@@ -1,12 +1,14 @@
 """`pfed1bs reproduce`: what is run and in which order, rows from which it goes on, what stands beside them."""
 
 import json
+import re
 import shutil
 from copy import deepcopy
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+import numpy
 import pytest
 
 from drawn_text import outside
@@ -33,7 +35,7 @@ def reproduce(*words):
 
 
 def lines(folder):
-    return [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    return finished.Finished.of(folder).rows
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +57,11 @@ def test_everything_has_a_small_version_with_rows_tables_and_pictures(quick):
     for name in plan.NAMES:
         target, folder = plan.read(name, RECIPES), quick / "out" / name
         table = json.loads((folder / "table.json").read_text())
-        assert table["missing"] == 0 and table["commit"] and table["command"] == f"pfed1bs reproduce {name}"
+        assert table["missing"] == 0 and table["commit"] and table["command"] == f"pfed1bs reproduce {name} --quick"
         assert "not run" not in (folder / "table.md").read_text()
+        made = f"pfed1bs reproduce {name} --quick; commits {', '.join(table['commit'])}"
+        assert target.ticks or (folder / "table.md").read_text().endswith(f"<!-- {made} -->\n")
+        assert all(f"<desc>{made}</desc>" in path.read_text() for path in folder.glob("*.svg"))
         drawn = {*target.pictures} - {"falls"}  # of methods at two steps, and a quick version has one: test_facets.py
         assert {path.stem for path in folder.glob("*.svg")} == {f"digits-{picture}" for picture in drawn}
         assert (folder / "runs.csv").exists() == bool(target.parts)  # figures of another table's runs have none
@@ -99,10 +104,43 @@ def test_to_draw_without_any_row_is_refused_and_a_slip_of_the_pen_is_told(tmp_pa
     assert "did you mean digits" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--only", "digits,typo"], ["--seeds", "0,77"]])
-def test_a_data_set_or_a_seed_that_no_run_has_is_refused(words, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "words", [["--only", "digits,typo"], ["--only", ""], ["--methods", "fedavg,typo"], ["--seeds", "0,77"]]
+)
+def test_a_data_set_a_method_or_a_seed_that_no_run_has_is_refused(words, tmp_path, capsys):
     assert reproduce("table-main", *words, "--out", str(tmp_path)) == 2
-    assert "not all are known: there are data sets digits, seeds 0" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert ": there are data sets digits; methods ditto, eden, " in said and "; seeds 0" in said
+
+
+def test_methods_are_chosen_with_all_their_variants(copied, capsys):
+    for name in plan.NAMES[1:]:
+        shutil.rmtree(copied / "out" / name)
+    words = ["table-main", "--out", str(copied / "out"), "--work", str(copied / "work")]
+    rows, file = lines(copied / "out" / "table-main"), copied / "out" / "table-main" / "runs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows if row["label"] not in ("fedavg", "local")))
+    assert reproduce(*words, "--methods", "local,pfed1bs-delta", "--resume") == 0
+    assert ": 1 of 2, left to run: 1\n" in capsys.readouterr().err
+    assert {row["label"] for row in rows} - {row["label"] for row in lines(copied / "out" / "table-main")} == {"fedavg"}
+
+
+@pytest.mark.parametrize("words", [["--only", "digits"], ["--methods", "local"], ["--seeds", "0"]])
+def test_drawing_takes_all_rows_and_says_so_where_some_are_chosen(words, quick, capsys):
+    assert reproduce("table-main", "--draw", *words, "--out", str(quick / "out")) == 2
+    assert f"and {words[0]} chooses runs" in capsys.readouterr().err
+
+
+def test_a_small_version_is_called_one_and_does_not_go_over_another(quick, tmp_path, capsys):
+    assert (
+        "says nothing of any method" in json.loads((quick / "out" / "table-main" / "table.json").read_text())["title"]
+    )
+    [row, *_] = lines(quick / "out" / "table-main")
+    row["config"]["data"]["name"] = "mnist"
+    finished.Finished(tmp_path / "table-main").add(row)
+    before = [(path, path.read_bytes()) for path in tmp_path.glob("*/*")]
+    assert reproduce("fig-accuracy", "--resume", "--out", str(tmp_path)) == 2
+    assert "has rows of mnist" in capsys.readouterr().err
+    assert [(path, path.read_bytes()) for path in tmp_path.glob("*/*")] == before
 
 
 def test_all_may_stand_beside_names_and_a_figure_without_runs_says_so(quick, tmp_path, capsys):
@@ -138,6 +176,8 @@ def test_rows_of_another_machine_join_by_themselves_with_their_provenance(quick,
     count, every = (len(finished.elsewhere(quick / "out" / name)) for name in ("table-main", "."))
     assert "so no run is made" in then
     assert first == f"joined {quick / 'out'}: {count} of its {every} rows were missing in {tmp_path / 'out'}"
+    assert reproduce(*words, "--join", str(quick / "out")) == 0  # the same rows are no others
+    assert "made in both" not in capsys.readouterr().err
     theirs, ours = lines(quick / "out" / "table-main"), lines(tmp_path / "out" / "table-main")
     assert len(ours) == len(theirs) and {row["env"]["time"] for row in ours} <= {
         row["env"]["time"] for name in plan.NAMES for row in finished.Finished.of(quick / "out" / name).rows
@@ -169,13 +209,14 @@ def test_rows_of_other_files_are_not_joined_and_not_drawn_together(quick, tmp_pa
     with pytest.raises(UserError, match="rows of digits were made from different files: .* test samples, .* test"):
         known.join(few, runs)
     assert lines(tmp_path / "some") == rows[:1]  # nothing was taken
+    with pytest.raises(UserError, match="different files"):
+        known.add(few[1])
+    assert lines(tmp_path / "some") == rows[:1]
     known.join([made_from(row, 1.01) for row in rows], runs)  # as many to a sample or so a client
     assert len(known.rows) == len(rows) and finished.Finished(tmp_path / "few").join(few, runs) == len(rows)
-    for row in (rows[0], few[1]):
-        (mixed := finished.Finished(tmp_path / "mixed")).add(row)
     held = {**few[2]["config"], "data": {**few[2]["config"]["data"], "validate": True}}
     amounts.agree([*rows, {**few[2], "config": held}])  # which holds samples back
-    target, known = plan.read("table-main", RECIPES), finished.Finished(mixed.folder, [rows[0], few[1]])
+    target, known = plan.read("table-main", RECIPES), finished.Finished(tmp_path, [rows[0], few[1]])
     with pytest.raises(UserError, match="different files"):
         sheets.write(target, runs, known, tmp_path)
 
@@ -206,7 +247,8 @@ def test_a_row_with_other_settings_is_another_run(quick, tmp_path):
     assert not finished.same(changed, config)
     assert not finished.same({**row, "config": {**row["config"], "rounds": 3}}, config)
     assert not finished.same({**row, "config": {**row["config"], "tf32": True}}, config)
-    assert finished.same({**row, "config": {**row["config"], "device": "cuda", "evaluate_every": 7}}, config)
+    assert finished.same({**row, "config": {**row["config"], "device": "cuda", "checkpoint_every": 7}}, config)
+    assert not finished.same({**row, "config": {**row["config"], "evaluate_every": 7}}, config)  # of the last five
     assert finished.same({**row, "config": {**row["config"], "sampled": config.clients}}, config)  # all, as if not told
     assert not finished.same({**row, "config": {**row["config"], "sampled": 5}}, config)
     known, every = finished.Finished(tmp_path), replace(config, sampled=config.clients)
@@ -318,15 +360,42 @@ def entered(target, part, wanted, **rows):
 
 def test_a_cell_is_compared_with_training_alone_seed_by_seed():
     base = [row_of(0, 90.0, 89.0), row_of(1, 80.0, 79.0), row_of(2, 70.0, 69.0)]
-    ours = [row_of(1, 80.1, 79.5), row_of(0, 90.3, 89.5), row_of(7, 0.0, 0.0), {"diverged": True}]
+    ours = [row_of(1, 80.1, 79.5), row_of(0, 90.3, 89.75), row_of(7, 0.0, 0.0)]
     found = entered(plan.Target("", "", against="local"), "mnist", 3, local=base, pfed1bs=ours)
     apart = Difference("", "", (0.3, 0.1))
     low, high = apart.interval()
     mean, equal, far, late = found["pfed1bs"].apart
-    assert mean == f"+0.20 ({low:+.2f} to {high:+.2f})" and low < 0 < high and late == "+0.50 (+0.50 to +0.50)"
+    late_ends = Difference("", "", (0.75, 0.5)).interval()
+    assert mean == f"+0.20 ({low:+.2f} to {high:+.2f})" and low < 0 < high
+    assert late == f"+0.62 ({late_ends[0]:+.2f} to {late_ends[1]:+.2f})"
+    facts = found["pfed1bs"].facts["difference"]
+    assert facts["interval"] == pytest.approx((low, high)) and facts["late_interval"] == pytest.approx(late_ends)
     assert (equal, far) == (f"{apart.different():.3f}", f"{apart.equal():.3f}")
     assert found["local"].apart == ("",) * 4 and "difference" not in found["local"].facts
     assert sheets.compared(plan.Target("", "", against="local"), {("mnist", "ditto"): ours}, "mnist") == {}
+    diverged = entered(plan.Target("", "", against="local"), "mnist", 3, local=base, stc=[*ours, {"diverged": True}])
+    assert diverged["stc"].apart == ("",) * 4  # a mean over the seeds that went well says nothing
+
+
+def test_of_methods_that_are_named_those_without_a_common_seed_are_not_tested_and_no_others_are():
+    base, rows = [row_of(0, 90.0), row_of(1, 80.0)], [row_of(0, 91.0), row_of(1, 80.5)]
+    target = plan.Target("", "", against="local", tested=("stc", "ditto"))
+    found = entered(target, "mnist", 2, local=base, ditto=rows, apfl=rows, stc=[row_of(7, 1.0)])
+    assert found["ditto"].beside.p is not None and found["apfl"].beside.p is None and found["stc"].beside is None
+    found = entered(replace(target, tested=("stc",)), "mnist", 2, local=base, ditto=rows, stc=[])
+    assert found["ditto"].beside.p is None
+
+
+def test_differences_that_are_all_one_number_are_not_tested():
+    base = [row_of(0, 90.0), row_of(1, 80.0)]
+    found = entered(
+        *(plan.Target("", "", against="local"), "mnist", 2),
+        local=base,
+        ditto=[row_of(0, 98.0), row_of(1, 88.0)],
+        fedbn=base,
+    )
+    assert (found["ditto"].beside.p, found["ditto"].beside.equal) == (None, None)
+    assert (found["fedbn"].beside.p, found["fedbn"].beside.equal) == (1.0, 0.0)
 
 
 def test_the_comparisons_of_a_part_are_tested_together_and_only_those_that_are_named():
@@ -461,6 +530,9 @@ def test_a_table_names_the_methods_that_were_not_run_and_the_paper_has_no_number
     left, told = Entered("mnist", "local", "mnist", 2, []), Entered("mnist", "ditto", "mnist", 2, [], (90.0, 1.0))
     assert sheets.markdown(target, [left]) == "**mnist**\n\nNot run: `local`.\n"
     text = sheets.markdown(target, [left, told])
+    assert text == "**mnist**\n\nNot run: `local`, `ditto`.\n"
+    some = Entered("mnist", "fedavg", "mnist", 2, [row_of(0, 90.0)])
+    text = sheets.markdown(target, [left, told, some])
     assert "| `ditto` | not run |" in text and text.endswith("|\n\nNot run: `local`.\n")
 
 
@@ -476,6 +548,26 @@ def test_a_cell_tells_its_highest_evaluation_and_what_is_lost_from_there():
     rising = Entered("mnist", "local", "mnist", 1, [row(0, 80.0, 81.0)], peaks=True)
     assert rising.highest[0] == 20 and rising.lost is None and "since_highest" not in rising.facts
     assert Entered("mnist", "local", "mnist", 1, [], peaks=True).highest is None
+
+
+def test_what_is_lost_since_the_highest_evaluation_has_the_p_of_a_difference():
+    def row(seed, *curve):
+        return {"summary": {"seed": seed}, "curve": {"round": [9, 19], "accuracy": [*curve]}}
+
+    cell = Entered("mnist", "x", "mnist", 3, [row(0, 92.0, 90.0), row(1, 92.0, 91.0), row(2, 92.0, 90.5)], peaks=True)
+    assert cell.facts["since_highest"]["p"] == Difference("", "", (-2.0, -1.0, -1.5)).different() < 0.05
+
+
+def test_a_method_that_diverged_in_a_setting_leaves_the_seeds_of_the_others():
+    gone = [{"diverged": True}, {"diverged": True}]
+    found = [
+        Entered("iid", "local", "mnist", 2, [row_of(0, 90.0), row_of(1, 80.0)]),
+        Entered("iid", "stc", "mnist", 2, gone),
+    ]
+    text = sheets.markdown(plan.Target("", "", across="methods"), found)
+    assert text.splitlines()[2] == "| iid | 85.00 \u00b1 7.07 | diverged | 2 of 2 |"
+    alone = [Entered("iid", "stc", "mnist", 2, gone)]
+    assert "| iid | diverged | 0 of 2 |" in sheets.markdown(plan.Target("", "", across="methods"), alone)
 
 
 def test_costs_that_cannot_be_right_are_marked():
@@ -496,7 +588,7 @@ def test_a_run_that_diverged_is_a_row_and_is_not_repeated(tmp_path):
     run = plan.read("table-main", RECIPES).planned(RECIPES, quick=True)[0]
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "env.json").write_text(json.dumps({"commit": "abc", "device": "x"}))
+    (folder / "env.json").write_text(json.dumps({"commit": "abc", "device": "x", "torch": "2"}))
     known = finished.Finished(tmp_path / "out")
     known.add(finished.row_of(run, folder))
     found = finished.Finished.of(tmp_path / "out")
@@ -526,6 +618,70 @@ def test_mistakes_are_told(tmp_path, capsys):
     (tmp_path / "reproduce" / "fig-loss.toml").write_text('title = "x"\npicture = "y"\n')
     assert cli.main(["reproduce", "fig-loss", "--recipes", str(tmp_path)]) == 2
     assert "unknown key picture" in capsys.readouterr().err
+
+
+def test_a_recipe_of_ones_own_stands_beside_ours_as_the_document_says(tmp_path):
+    shutil.copytree(RECIPES, tmp_path / "mine")
+    [shown] = re.findall(r"```toml\n(.*?)```", (RECIPES.parent / "docs" / "reproduce.md").read_text(), re.DOTALL)
+    (tmp_path / "mine" / "reproduce" / "my-table.toml").write_text(shown)
+    target = plan.read("my-table", tmp_path / "mine")
+    runs, known = target.planned(tmp_path / "mine"), finished.Finished(tmp_path / "out")
+    known.join(finished.elsewhere(RECIPES.parent / "results" / "table-main"), runs)
+    assert [run.label for run in runs[:3]] == ["local", "fedavg", "pfed1bs lam=0.05"] and len(runs) == 9
+    assert {row["label"] for row in known.rows} == {"local", "fedavg"} and len(known.rows) == 6
+
+
+def own(folder, text, words=(), **parts):
+    """A table of one's own."""
+    (folder / "reproduce").mkdir(exist_ok=True)
+    told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in parts.items())
+    (folder / "reproduce" / "own.toml").write_text(f'title = "x"\n{text}\n[[parts]]\nrecipe = "tiny"\n{told}')
+    (folder / "tiny.toml").write_text('rounds = 2\nsteps = 1\n[data]\nname = "digits"\n')
+    places = ["--recipes", str(folder), "--out", str(folder / "out"), "--work", str(folder / "work")]
+    return cli.main(["reproduce", "own", *places, *words])
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "said"),
+    [
+        ("", {"algorithms": ["local"], "seeds": [0, 1]}, "seeds is a number, got a list ([0, 1])"),
+        ("", {"algorithms": "local", "seeds": 1}, "algorithms is a list, got text ('local')"),
+        ("across = 3", {"algorithms": ["local"], "seeds": 1}, "across is text, got a number (3)"),
+        ('against = "ditto"', {"algorithms": ["local"], "seeds": 1}, "no run is ditto"),
+        ('tested = ["stc"]', {"algorithms": ["local"], "seeds": 1}, "no run is stc"),
+        ('[rivals]\nlocal = ["stc"]', {"algorithms": ["local"], "seeds": 1}, "no run is stc"),
+        ('[paper.stc]\nmnist = [90.0, 1.0]', {"algorithms": ["local"], "seeds": 1}, "no run is stc"),
+    ],
+)  # fmt: skip
+def test_what_a_recipe_says_in_vain_is_refused(text, parts, said, tmp_path, capsys):
+    assert own(tmp_path, text, **parts) == 2 and said in capsys.readouterr().err
+
+
+def test_a_label_in_a_recipe_is_written_as_after_runs(tmp_path):
+    text = 'against = "local"\n[paper."pfed1bs lam=5e-4"]\ndigits = [90.0, 1.0]'
+    assert own(tmp_path, text, algorithms=["local"], runs=["pfed1bs lam=5e-4"], seeds=1) == 0
+    assert "| 90.00 \u00b1 1.00 | one seed: " in (tmp_path / "out" / "own" / "table.md").read_text()
+
+
+def test_two_parts_with_one_name_and_other_settings_are_refused(tmp_path, capsys):
+    text = '[[parts]]\nrecipe = "tiny"\nalgorithms = ["local"]\nseeds = 1\nset = { rounds = 3 }\n'
+    assert own(tmp_path, text, algorithms=["local"], seeds=1) == 2
+    assert "two parts have local on digits with other settings" in capsys.readouterr().err
+
+
+def test_runs_on_own_files_are_made_anew_when_these_change(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = numpy.random.default_rng(0)
+    for name in ("One.npz", "other.npz"):
+        x, y = random.normal(size=(200, 4)).astype("float32"), random.integers(0, 2, 200)
+        numpy.savez(tmp_path / name, x=x, y=y)
+    text = '[shared]\nset = { "data.name" = "One.npz", clients = 4 }\n'  # with its capital
+    assert own(tmp_path, text, algorithms=["local"], seeds=1) == 0
+    assert own(tmp_path, text, algorithms=["local"], seeds=1) == 0
+    assert "1 of 1, so no run is made" in capsys.readouterr().err
+    shutil.copy(tmp_path / "other.npz", tmp_path / "One.npz")
+    assert own(tmp_path, text, ["--resume"], algorithms=["local"], seeds=1) == 0
+    assert "0 of 1, left to run: 1" in capsys.readouterr().err and len(lines(tmp_path / "out" / "own")) == 2
 
 
 def test_names_are_those_of_the_recipes():

@@ -126,13 +126,13 @@ def alone(run: Run) -> Board:
     return board
 
 
-def watch_all(ended: Iterator[Entry], board: Board, again: str) -> None:
-    """Wait for runs to end; `again` is how they go on."""
+def watch_all(ended: Iterator[Entry], board: Board, again: str, kept: str = "") -> None:
+    """Wait for runs to end; `again` is how they go on, `kept` where else something of them is."""
     try:
         for entry in ended:
             board.ended(entry.name)
     except KeyboardInterrupt as error:
-        raise Interrupted(f"interrupted, {board.folder} holds what was done", f"go on with: {again}") from error
+        raise Interrupted(f"interrupted, {board.folder}{kept} holds what was done", f"go on with: {again}") from error
 
 
 def show_tuned(study: Study, folder: Path, as_json: bool) -> None:
@@ -169,6 +169,8 @@ def _open(edge: str) -> str:
 def show_cells(title: str, found: Sequence[Entered]) -> None:
     """Print a table of `reproduce`: every cell in a line."""
     heads = ("setting", "method", "percent\ncorrect", "95 %\ninterval", "paper", "seeds")
+    begun = {cell.part for cell in found if cell.rows}
+    found = [cell for cell in found if cell.part in begun]
     values = [cell.spread("accuracy") for cell in found]
     lines = [
         (*(cell.part, cell.label, cell.ours, ranged(value.interval if value else None, 2)), cell.verdict,

@@ -1,9 +1,11 @@
 """A picture, in the forms that people want it in: drawn as lines or pixels, and as the numbers behind it."""
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,9 +41,11 @@ class Picture:
         csv.writer(text, lineterminator="\n").writerows([self.heads, *self.lines])
         return text.getvalue()
 
-    def write(self, path: Path) -> None:
-        """The file that the ending asks for: .svg, .png or .csv."""
-        kinds = {".svg": lambda: self.svg.encode(), ".png": lambda: png(self.figure), ".csv": lambda: self.csv.encode()}
+    def write(self, path: Path, made: str = "") -> None:
+        """The file that the ending asks for: .svg, which says how it was made if that is told, .png or .csv."""
+        said = f"\\1\n <desc>{escape(made)}</desc>" if made else "\\1"
+        drawn = re.sub(r"(<svg [^>]*>)", said, self.svg, count=1)
+        kinds = {".svg": lambda: drawn.encode(), ".png": lambda: png(self.figure), ".csv": lambda: self.csv.encode()}
         if path.suffix not in kinds:
             raise UserError(f"{path} names no kind of picture", f"end it in {', '.join(kinds)}")
         path.write_bytes(kinds[path.suffix]())
@@ -68,11 +72,12 @@ def told(value: Spread) -> list[object]:
     return [*(None if number is None else round(number, 6) for number in numbers), value.seeds]
 
 
-def bars_of(found: Sequence[Group]) -> str:
+def bars_of(found: Sequence[Group], what: str = "bars") -> str:
     """What bars in a picture are, where there are any."""
-    counts = sorted({len(group.records) for group in found} - {1})
-    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""
-    return f"bars: 95 % intervals, {seeds} seeds" if seeds else ""
+    counts = sorted({len(group.records) for group in found})
+    several = counts[counts[0] == 1 :]
+    seeds = " to ".join(map(str, dict.fromkeys((several[0], several[-1])))) if several else ""
+    return f"{what}: 95 % intervals, {seeds} seeds{'; one seed has none' * (counts[0] == 1)}" if seeds else ""
 
 
 def shown_of(found: Sequence[Group]) -> list[Shown]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pfed1bs.report.groups import Point
 from pfed1bs.report.labels import End, name_ends
 from pfed1bs.report.leading import FEW
-from pfed1bs.report.pictures import SPREAD, Picture, Shown, told
-from pfed1bs.report.style import DASHED, HEIGHT, MUTED, byte_axis, canvas, legend, look
+from pfed1bs.report.pictures import SPREAD, Picture, Shown, bars_of, told
+from pfed1bs.report.style import DASHED, DASHES, HEIGHT, MUTED, byte_axis, canvas, legend, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +106,10 @@ def _over_rounds(found: list[Curve], words: str, log: bool = False) -> Picture |
 def _axes(found: Sequence[Curve]) -> tuple["Figure", "Axes"]:
     """A figure that is high enough for all names."""
     figure = canvas(max(HEIGHT, 0.7 + ROW * len(found)))
-    return figure, figure.add_subplot()
+    axes = figure.add_subplot()
+    said = bars_of([item.group for item, _ in found if item.leads], "bands and bars")
+    axes.set_title(said, fontsize=7.5, color=MUTED, loc="left")
+    return figure, axes
 
 
 def _logged(shown: Sequence[Shown], key: str) -> list[Curve]:
@@ -128,7 +131,13 @@ def _line(axes: "Axes", item: Shown, points: list[Point], x: Callable[[Point], f
     across, means = [x(point) for point in points], [point.value.mean for point in points]
     own, group = item.pen, item.group
     marker = own.marker if len(points) <= MARKED and among <= FEW else ""
-    grey = {"color": MUTED, "linewidth": 0.7, "alpha": 0.55, "zorder": 1.5}
+    grey = {
+        "color": MUTED,
+        "linewidth": 0.9,
+        "alpha": 0.7,
+        "zorder": 1.5,
+        "linestyle": DASHES[item.number % len(DASHES)],
+    }
     above = 2.6 if group.algorithm == "local" else 2.5  # dashes that another line would hide
     coloured = {"color": own.colour, "linestyle": own.dash, "marker": marker, "markersize": 3.5, "zorder": above}
     (line,) = axes.plot(across, means, label=group.label, **(coloured if item.leads else grey))

@@ -39,6 +39,11 @@ class Difference:
             raise UserError(f"one seed has no interval, got {len(self.values)}", "run more with --seeds 0,1,2")
         return stdev(self.values) / sqrt(len(self.values))
 
+    @property
+    def testable(self) -> bool:
+        """Whether a t-test says something: of one seed, or of differences that are all the same number, it does not."""
+        return len(self.values) > 1 and (self.error > 0 or not self.mean)
+
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Student's interval for the mean; it says nothing about other partitions or data sets."""
         if len(self.values) > 1 and level == LEVEL:  # without scipy
@@ -98,7 +103,7 @@ class Against:
         metric = metric_of(runs[0])
         keys = metric.name, f"{metric.name}{TAIL}"
         last, late = ({item.first: item for item in paired(runs, self.method, key)} for key in keys)
-        tested = [name for name in self.named([*last]) if len(last[name].values) > 1 and self.tests]
+        tested = [name for name in self.named([*last]) if self.tests and last[name].testable]
         p = dict(zip(tested, holm([last[name].different() for name in tested]), strict=True))
         return [
             Verdict(
@@ -107,7 +112,7 @@ class Against:
                 difference=item.mean,
                 interval=_interval(item),
                 p=p.get(name),
-                equal=item.equal() if len(item.values) > 1 and metric.percent and self.tests else None,
+                equal=item.equal() if item.testable and metric.percent and self.tests else None,
                 late=late[name].mean if name in late else None,
                 late_interval=_interval(late.get(name)),
             )

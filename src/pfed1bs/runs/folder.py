@@ -18,6 +18,7 @@ from pfed1bs.runs import checkpoint
 from pfed1bs.runs.config import Config, Options, as_tables, free, load
 from pfed1bs.runs.environment import started
 from pfed1bs.runs.locking import hold
+from pfed1bs.runs.own import own_files, unchanged
 from pfed1bs.runs.summary import Record, summarised
 
 LOCK = "lock"
@@ -90,6 +91,7 @@ class RunFolder:
 
     def _found(self) -> Progress | None:
         """What the last checkpoint says; None if the run ended before its first."""
+        unchanged(self.path, self.config)
         file, finished = self.path / "checkpoint.safetensors", (self.path / "summary.json").exists()
         if not file.exists():
             if finished:
@@ -113,6 +115,7 @@ class RunFolder:
         before = earlier(path) if self.progress and path.exists() else {}
         facts = started(self.config.device, self.progress.round if self.progress else 0, before) | {**self.facts}
         facts |= {"chunk": self.chunk} if self.chunk else {}
+        facts |= {"files": own} if (own := own_files(self.config)) else {}
         written(path, json.dumps(facts, indent=2) + "\n")
         (self.path / "summary.json").unlink(missing_ok=True)
 

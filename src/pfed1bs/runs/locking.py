@@ -4,7 +4,7 @@ import sys
 import warnings
 from pathlib import Path
 from time import sleep
-from typing import IO
+from typing import IO, Any
 
 
 def hold(path: Path, patience: int = 0) -> IO[str] | None:
@@ -13,16 +13,22 @@ def hold(path: Path, patience: int = 0) -> IO[str] | None:
     The system ends a lock with its process, however that ends. The file stays: whoever waits for it has it open.
     """
     file = path.open("w")
-    for waited in range(patience + 1):
-        if _locked(file):
-            return file
-        if waited < patience:
-            sleep(1)
+    if claimed(file, patience):
+        return file
     file.close()
     return None
 
 
-def _locked(file: IO[str]) -> bool:
+def claimed(file: IO[Any], patience: int) -> bool:
+    """Lock an open file for this process, if need be after so many seconds."""
+    for _ in range(patience):
+        if _locked(file):
+            return True
+        sleep(1)
+    return _locked(file)
+
+
+def _locked(file: IO[Any]) -> bool:
     if sys.platform == "win32":
         import msvcrt
 

@@ -25,6 +25,7 @@ from pfed1bs.engine.turns import Diverged
 from pfed1bs.report.groups import differing, flatten
 from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load
 from pfed1bs.runs.method_options import typed_option
+from pfed1bs.runs.own import unchanged
 from pfed1bs.runs.recording import terminable
 from pfed1bs.runs.run import Run, federation, method
 from pfed1bs.studies.design import PLAIN, Design
@@ -111,22 +112,23 @@ def rehearse(config: Config, data: Federation) -> None:
         next(simulate(algorithm, few, size, device=config.device))
 
 
-def agree(runs: Sequence[Entry], folder: Path) -> None:
-    """Refuse runs that a folder holds with other settings or more rounds, and name what differs."""
+def agree(runs: Sequence[Entry], folder: Path, flag: str = "--out") -> None:
+    """Refuse runs that a folder, named with this flag, holds with other settings or more rounds."""
     for entry in runs:
         path = folder / entry.name / "config.toml"
         if not path.is_file():
             continue
+        unchanged(path.parent, entry.config)
         old, new = flatten(as_tables(load(str(path)))), flatten(as_tables(entry.config))
         aside = tuple(f"{key}." for key in free())
         keys = [key for key in differing([old, new]) if not f"{key}.".startswith(aside)]
         if keys:
             told = ", ".join(f"{key} was {shown(old.get(key))}, now {shown(new.get(key))}" for key in keys)
-            raise UserError(f"{path.parent} was run with other settings: {told}", "use those, or another --out")
+            raise UserError(f"{path.parent} was run with other settings: {told}", f"use those, or another {flag}")
         if (done := _done(path.parent)) > entry.config.rounds:
             raise UserError(
                 f"{path.parent} has {done} rounds, {entry.config.rounds} were asked for",
-                "ask for more rounds, or choose another --out",
+                f"ask for more rounds, or choose another {flag}",
             )
 
 

@@ -29,14 +29,14 @@ def accuracy_methods(shown: Sequence[Shown]) -> Picture | None:
 
 def loss_methods(shown: Sequence[Shown]) -> Picture | None:
     """Mean training loss of the clients of each round."""
-    return _panels(shown, "loss", "training loss (log scale)", _log)
+    return _panels(shown, "loss", "training loss", _log)
 
 
 METHODS = {"accuracy-methods": accuracy_methods, "loss-methods": loss_methods}
 
 
 def _panels(
-    shown: Sequence[Shown], key: str, words: str, scaled: Callable[["Axes", list[list[Point]]], None]
+    shown: Sequence[Shown], key: str, words: str, scaled: Callable[["Axes", list[list[Point]]], str]
 ) -> Picture | None:
     methods: dict[str, list[tuple[Shown, list[Point]]]] = {}
     for item in shown:
@@ -62,7 +62,7 @@ def _panels(
         for axes in grid[len(methods) :]:
             axes.set_axis_off()
         curves = [points for found in methods.values() for _, points in found]
-        scaled(grid[0], curves)
+        words += scaled(grid[0], curves)
         _name(figure, grid, len(methods), bars_of([item.group for found in methods.values() for item, _ in found]))
         figure.supylabel(words, fontsize=9.5)
     return Picture(figure, HEADS, points_of([pair for found in methods.values() for pair in found]))
@@ -93,20 +93,23 @@ def _line(axes: "Axes", group: Group, points: list[Point], number: int) -> None:
         axes.plot([aside] * 2, points[-1].value.interval, color=colour, linewidth=1, solid_capstyle="butt")
 
 
-def _log(axes: "Axes", curves: list[list[Point]]) -> None:
-    if all(point.value.mean > 0 for points in curves for point in points):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
+def _log(axes: "Axes", curves: list[list[Point]]) -> str:
+    if not all(point.value.mean > 0 for points in curves for point in points):
+        return ""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
+    return " (log scale)"
 
 
-def _late(axes: "Axes", curves: list[list[Point]]) -> None:
+def _late(axes: "Axes", curves: list[list[Point]]) -> str:
     """From the lowest value after the first rounds on."""
     late = [point.value.mean for points in curves for point in points if point.rounds > EARLY * points[-1].rounds]
     axes.set_ylim(bottom=min(late))
+    return ""
 
 
-def _wrong(axes: "Axes", curves: list[list[Point]]) -> None:
+def _wrong(axes: "Axes", curves: list[list[Point]]) -> str:
     """By the logarithm of what is missing to 100 where that is little, otherwise linear."""
     ends = [points[-1].value.mean for points in curves]
     if min(ends) < HIGH or max(ends) > TICKS[-1]:
@@ -118,6 +121,7 @@ def _wrong(axes: "Axes", curves: list[list[Point]]) -> None:
     axes.set_yticks([tick for tick in TICKS if low <= tick <= high])
     axes.set_yticks([], minor=True)
     axes.yaxis.set_major_formatter("{x:g}")
+    return ", log scale of what is missing"
 
 
 def _nines(percent: np.ndarray) -> np.ndarray:

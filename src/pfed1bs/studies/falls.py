@@ -43,7 +43,7 @@ def falls(shown: Sequence[Shown]) -> Picture | None:
         axes.set_xlim(left=0)
         axes.set_yticks(range(len(order)), order, fontsize=8)
         axes.set_ylim(-0.6, len(order) - 0.4)
-        axes.set_xlabel(f"{shown[0].group.metric.words} lost since the best evaluation")
+        axes.set_xlabel(f"{shown[0].group.metric.words} lost since the best evaluation (root scale)")
         bars = bars_of([group for own in steps.values() for group in own.values()])
         legend(figure, axes, ", ".join(filter(None, ["server step, of the longest", bars])))
     points = [[name, share, *told(value)] for name in order for share, value in lost[name].items()]

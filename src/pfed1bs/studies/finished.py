@@ -5,9 +5,12 @@ A line has all that tables and pictures need, so that runs of many days and mach
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import StringIO
+from math import inf, isfinite
 from pathlib import Path
 from typing import cast
 
@@ -16,22 +19,28 @@ from pfed1bs.report.groups import flatten
 from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.records import Json, RunRecord, read
 from pfed1bs.runs.config import Config, as_tables, known_keys, load, with_role
+from pfed1bs.runs.environment import starts
+from pfed1bs.runs.locking import claimed
+from pfed1bs.runs.own import own_files
 from pfed1bs.studies import amounts
 from pfed1bs.studies.comparison import Entry
 from pfed1bs.studies.plan import Planned
 
 Curve = dict[str, list[float | None]]  # None: nothing was logged
 FILE = "runs.jsonl"
-MACHINE = ("command", "commit", "device", "processor", "tf32", "threads", "torch", "python", "time")
+MACHINE = ("command", "commit", "device", "processor", "tf32", "threads", "torch", "python", "time", "files")
 COLUMNS = (
     "part label algorithm dataset partition cap model options seed rounds rested diverged accuracy accuracy_late "
     "accuracy_global accuracy_tuned mib_per_round total_mib seconds tf32 device torch commit time command"
 ).split()
-ASIDE = {*with_role("machine", "simulator", "others")} - {"tf32"}  # what a row may have had otherwise
-ROW = ("part", "label", "env.commit", *(f"config.{key}" for key in ("algorithm.name", "data.name", "seed", "rounds")))
+ASIDE = {*with_role("machine", "simulator", "others")} - {"tf32", "evaluate_every"}  # what a row may have had otherwise
+ROW = (
+    "part label env.commit env.device env.torch config.algorithm.name config.data.name config.seed config.rounds"
+).split()
 MEND = "delete that line, or restore the file from a copy; `pfed1bs reproduce NAME --resume` makes what is missing"
 MEASURED = "mib_per_round total_mib ratio_to_fedavg seconds rounds seed".split()  # numbers of a summary
 DIGITS = 6
+PATIENCE = 60  # seconds until another process has added its row
 
 
 @dataclass
@@ -45,7 +54,7 @@ class Finished:
     def of(cls, folder: Path) -> "Finished":
         """What a folder holds; a last line that was cut off is left out."""
         path = folder / FILE
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        lines = _whole(path.read_bytes()).split(b"\n")[:-1] if path.exists() else []
         return cls(folder, [_parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)])
 
     def find(self, run: Planned) -> Json | None:
@@ -55,24 +64,33 @@ class Finished:
         return next((row for row in rows if same(row, run.entry.config)), None)
 
     def add(self, row: Json) -> None:
-        """Keep a row, on disk too, behind those that others have added since."""
+        """Keep a row, on disk too, behind those that other processes have added since."""
+        amounts.agree([*self.rows, row])
         self.rows.append(row)
+        line = json.dumps({key: _plain(value, key == "config") for key, value in row.items()}, allow_nan=False)
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / FILE).open("a+b") as file:
+            if not claimed(file, PATIENCE):
+                raise UserError(f"another process holds {file.name}", "wait until it ends, or end it")
             file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)  # without a line that was cut off
-            file.write(f"{json.dumps(row)}\n".encode())
+            whole = _whole(file.read())
+            file.truncate(whole.rfind(b"\n", 0, -1) + 1)
+            file.write(whole[whole.rfind(b"\n", 0, -1) + 1 :] + f"{line}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())  # the run's folder goes next
+
+    def beside(self, others: Iterable[Json], runs: Sequence[Planned]) -> list[float]:
+        """How far rows here end above those that were made elsewhere, at another time, with the same settings."""
+        pairs = [(row, fitting) for run, fitting in _fitting(others, runs) if (row := self.find(run))]
+        apart = [(row, other) for row, own in pairs if all(it["env"] != row["env"] for it in own) for other in own[:1]]
+        ends = [tuple(_end(row) for row in pair) for pair in apart]
+        return [here - there for here, there in ends if here is not None and there is not None]
 
     def join(self, others: Iterable[Json], runs: Sequence[Planned]) -> int:
         """Take over rows that are missing here, whichever table or figure they were made for; how many there were."""
         taken: list[Json] = []
-        found: dict[tuple[object, ...], list[Json]] = {}
-        for row in others:
-            found.setdefault(_kind(cast(Json, row["config"])), []).append(row)
-        for run in runs:
-            alike = found.get(_kind(settings(run.entry.config)), [])
-            fitting = [row for row in alike if same(row, run.entry.config)]
-            if fitting and not self.find(run):
+        for run, fitting in _fitting(others, runs):
+            if not self.find(run):
                 row = max(fitting, key=lambda row: len(cast(Curve, row.get("curve", {}))))  # that logged the most
                 told = {"sampled": run.entry.config.sampled} if run.entry.config.sampled else {}  # all, said or not
                 plain = {key: value for key, value in cast(Json, row["config"]).items() if key != "sampled"}
@@ -81,6 +99,21 @@ class Finished:
         for row in taken:
             self.add(row)
         return len(taken)
+
+
+def _fitting(others: Iterable[Json], runs: Sequence[Planned]) -> Iterator[tuple[Planned, list[Json]]]:
+    """Runs with the rows that were made with their settings, of those that have any."""
+    found: dict[tuple[object, ...], list[Json]] = {}
+    for row in others:
+        found.setdefault(_kind(cast(Json, row["config"])), []).append(row)
+    for run in runs:
+        alike = found.get(_kind(settings(run.entry.config)), [])
+        if fitting := [row for row in alike if same(row, run.entry.config)]:
+            yield run, fitting
+
+
+def _end(row: Json) -> float | None:
+    return cast(float | None, cast(Json, row.get("summary", {})).get("accuracy"))
 
 
 def elsewhere(folder: Path) -> list[Json]:
@@ -94,9 +127,10 @@ def elsewhere(folder: Path) -> list[Json]:
 
 def row_of(run: Planned, folder: Path) -> Json:
     """The row of a run that has ended; one without a summary diverged."""
-    env = json.loads((folder / "env.json").read_text())
     told: Json = {"part": run.part, "label": run.label, "config": settings(run.entry.config)}
-    told["env"] = {key: env[key] for key in MACHINE if key in env}
+    begun = starts(json.loads((folder / "env.json").read_text()))
+    *before, last = ({key: start[key] for key in MACHINE if key in start} for start in begun)
+    told["env"] = {**last, "earlier": before} if before else last
     if not (folder / "summary.json").exists():
         return {**told, "diverged": True}
     record = read(folder)
@@ -136,12 +170,13 @@ def settings(config: Config) -> Json:
 
 
 def same(row: Json, config: Config) -> bool:
-    """Whether a row was made with these settings; what it says nothing of had its default."""
+    """Whether a row was made with these settings and own files; what it says nothing of had its default."""
     defaults = {name: key.default for name, key in known_keys(config.method).items()}
     old, new = ({**defaults, **flatten(cast(Json, plain))} for plain in (row["config"], settings(config)))
     for flat in (old, new):
         flat["sampled"] = flat.get("sampled") or flat["clients"]
-    return all(old.get(key) == new.get(key) for key in {*old, *new} if key not in ASIDE)
+    told = all(old.get(key) == new.get(key) for key in {*old, *new} if key not in ASIDE)
+    return told and cast(Json, row.get("env", {})).get("files", {}) == own_files(config)
 
 
 def table(rows: Sequence[Json]) -> str:
@@ -173,17 +208,66 @@ def _parsed(line: bytes, place: str) -> Json:
         raise UserError(f"{place} is no row: it holds no object", MEND)
     if missing := [key for key in ROW if key not in flatten(row)]:
         raise UserError(f"{place} is no row: it has no {', '.join(missing)}", MEND)
-    if wrong := [key for key, value in cast(Json, row.get("summary", {})).items() if not _possible(key, value)]:
-        raise UserError(f"{place} is damaged: its {wrong[0]} is no such number", MEND)
+    if wrong := _wrong(row):
+        raise UserError(f"{place} is damaged: {wrong}", MEND)
+    config = cast(dict[str, Json], row["config"])
+    config["algorithm"] = {key: inf if value == "inf" else value for key, value in config["algorithm"].items()}
     return row
 
 
+def _wrong(row: Json) -> str:
+    """What cannot be so in a row; tables and pictures read all of this."""
+    config, summary = (row.get(key) for key in ("config", "summary"))
+    name, seed = (flatten(cast(Json, config)).get(key) for key in ("algorithm.name", "seed"))
+    if not isinstance(name, str) or type(seed) is not int:
+        return "its method is no name, or its seed no number"
+    if "diverged" in row:
+        return ""
+    if not isinstance(summary, dict) or (summary.get("algorithm"), summary.get("seed")) != (name, seed):
+        return f"its summary is not that of {name} with seed {seed}"
+    for key, value in summary.items():
+        if (key.startswith("accuracy") or key in MEASURED) and not (value is None or _possible(key, value)):
+            return f"its {key} is no such number"
+    if any(summary.get(key) is None for key in ("rounds", str(summary.get("metric", "accuracy")))):
+        return "its summary has no rounds, or no result"
+    return next(
+        (f"its {part} are no table of numbers" for part in ("clients", "curve") if not _even(row.get(part))), ""
+    )
+
+
 def _possible(key: str, value: object) -> bool:
-    """Whether what a summary says of a measured number can be one; a share is at most 100."""
-    if not key.startswith("accuracy") and key not in MEASURED:
-        return True
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value is None or (number and (not key.startswith("accuracy") or 0 <= cast(float, value) <= 100))
+    """Whether a number can be this: what is measured of a run is not negative, and a share is at most 100."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+        return False
+    share = key.startswith("accuracy")
+    return not (share and value > 100) and not ((share or key in MEASURED) and value < 0)
+
+
+def _even(columns: object) -> bool:
+    """Whether these are columns of numbers of one length, at least one long."""
+    if not isinstance(columns, dict) or not all(isinstance(own, list) for own in columns.values()):
+        return False
+    lengths = {len(own) for own in columns.values()}
+    told = [(key, value) for key, own in columns.items() for value in own if value is not None]
+    return len(lengths) == 1 and 0 not in lengths and all(_possible(*pair) for pair in told)
+
+
+def _whole(content: bytes) -> bytes:
+    """Lines without a last one that was cut off; one that lacks nothing but its end gets it."""
+    _, _, last = content.rpartition(b"\n")
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(last), dict):
+            return content + b"\n"
+    return content[: len(content) - len(last)]
+
+
+def _plain(value: object, option: bool) -> object:
+    """For JSON, which has no infinity: nothing stands for a result that is none, a word for an option."""
+    if isinstance(value, dict):
+        return {key: _plain(inner, option) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, option) for inner in value]
+    return (str(value) if option else None) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _kind(config: Json) -> tuple[object, ...]:

@@ -2,10 +2,10 @@
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.runs.config import Config, Options, load
@@ -17,6 +17,8 @@ NAMES = (
     "table-capabilities table-partitions table-bytes fig-pareto fig-why fig-memorise"
 ).split()
 ORDER = ("mnist", "fmnist", "cifar10", "svhn", "cifar100")  # of the data sets in a table
+KINDS = {int: "a number", str: "text", bool: "true or false", list: "a list", dict: "a table"}
+SHOWN = "docs/reproduce.md#your-own-method-beside-ours"
 QUICK: Options = {  # every part on embedded data, in a moment
     **{"data.name": "digits", "data.augment": False, "model.name": "mlp", "tf32": False},
     **{"rounds": 2, "steps": 2, "batch": 8, "evaluate_every": 1},
@@ -46,7 +48,11 @@ class Piece:
 
     def config(self, settings: Options, folder: Path) -> Config:
         """The recipe with these settings."""
-        words = [word for key, value in settings.items() for word in (f"--{key}", str(value).lower())]
+        words = [
+            word
+            for key, value in settings.items()
+            for word in (f"--{key}", str(value).lower() if value is True or value is False else str(value))
+        ]
         return load(str(folder / f"{self.recipe}.toml"), words, [item.name for item in self.variants(quick=False)])
 
     def named(self, settings: Options, data: str) -> str:
@@ -89,7 +95,7 @@ class Target:
 
     def planned(self, folder: Path, quick: bool = False, device: str = "auto") -> list[Planned]:
         """All runs, each once, by seed, then by data set; a quick one has the first part at one seed."""
-        source, found = (read(self.of, folder) if self.of else self), {}
+        source, found = (read(self.of, folder) if self.of else self), dict[str, Planned]()
         for part in source.parts[: 1 if quick else None]:
             variants = part.variants(quick)
             for settings in part.settings(quick):
@@ -98,16 +104,19 @@ class Target:
                 for seed in [0] if quick else range(part.seeds) if part.seeds else config.compare.seeds:
                     for item, entry in zip(variants, entries(config, variants, [seed]), strict=True):
                         place = f"{source.name}/{name.replace(' ', '-').replace(':', '')}-{entry.name}"
-                        found[place] = Planned(source.name, name, item.label, Entry(place, entry.config))
+                        run = Planned(source.name, name, item.label, Entry(place, entry.config))
+                        if found.setdefault(place, run) != run:
+                            told = f"{source.name}: two parts have {item.label} on {name} with other settings"
+                            raise UserError(told, "give one of the parts a name")
         wanted = [run for run in found.values() if quick or not self.data or run.entry.config.data.name in self.data]
         return sorted(wanted, key=lambda run: (run.entry.config.seed, _place(run.entry.config)))
 
 
 def read(name: str, folder: Path) -> Target:
     """A table or figure from its recipe, which is as strict as others."""
-    if name not in NAMES:
-        raise UserError(f"unknown table or figure {name}", nearest(name, [*NAMES, "all"]))
     path = folder / "reproduce" / f"{name}.toml"
+    if not path.is_file() and name not in NAMES:
+        raise UserError(f"unknown table or figure {name}, there is no {path}", nearest(name, [*NAMES, "all"]))
     if not path.is_file():
         raise UserError(f"there is no {path}", "call it in a checkout, or say with --recipes where its recipes are")
     plain = tomllib.loads(path.read_text())
@@ -116,7 +125,8 @@ def read(name: str, folder: Path) -> Target:
     for part in (shared, *parts):
         _known(Piece, part, path)
     made = [Piece(**{**shared, **part, "set": {**shared.get("set", {}), **part.get("set", {})}}) for part in parts]
-    return Target(name=name, parts=made, **plain)
+    target = Target(name=name, parts=made, **plain)
+    return replace(target, **_labelled(target, (read(target.of, folder) if target.of else target).parts, path))
 
 
 def in_order(plans: Iterable[Sequence[Planned]]) -> list[Planned]:
@@ -127,10 +137,37 @@ def in_order(plans: Iterable[Sequence[Planned]]) -> list[Planned]:
 
 def _known(cls: type, plain: Options, path: Path) -> None:
     """Refuse keys that mean nothing."""
-    names = [item.name for item in fields(cls)]
-    for key in plain:
-        if key not in names:
-            raise UserError(f"{path}: unknown key {key}", nearest(key, names))
+    kinds = {item.name: _kind(item) for item in fields(cls)}
+    for key, value in plain.items():
+        if key not in kinds:
+            raise UserError(f"{path}: unknown key {key}", nearest(key, [*kinds]))
+        if type(value) is not kinds[key]:
+            told, wanted = (KINDS.get(kind, kind.__name__) for kind in (type(value), kinds[key]))
+            raise UserError(f"{path}: {key} is {wanted}, got {told} ({value!r})", f"see {SHOWN}")
+
+
+def _kind(item: Field[object]) -> type:
+    """What a key of a recipe holds, as its default tells."""
+    default = item.default_factory() if item.default_factory is not MISSING else item.default
+    return str if default is MISSING else list if isinstance(default, tuple) else type(default)
+
+
+def _labelled(target: Target, parts: Sequence[Piece], path: Path) -> dict[str, Any]:
+    """Every label that a recipe names, as rows have it; one that is none of its runs would be dropped in silence."""
+    labels = [item.label for part in parts for item in part.variants(quick=False)]
+
+    def known(text: str) -> str:
+        label = variant(text).label
+        if label not in labels:
+            raise UserError(f"{path}: no run is {text}", nearest(text, [*dict.fromkeys(labels)]))
+        return label
+
+    return {
+        "against": known(target.against) if target.against else "",
+        "tested": [known(name) for name in target.tested],
+        "rivals": {known(name): [known(other) for other in others] for name, others in target.rivals.items()},
+        "paper": {known(name): numbers for name, numbers in target.paper.items()},
+    }
 
 
 def _place(config: Config) -> int:

@@ -15,7 +15,7 @@ from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.records import Json
 from pfed1bs.report.results import significant
 from pfed1bs.report.statistics import MARGIN, Against, Difference, Verdict
-from pfed1bs.runs.environment import environment
+from pfed1bs.runs.environment import environment, starts
 from pfed1bs.runs.folder import written
 from pfed1bs.runs.late import LATE
 from pfed1bs.studies import amounts
@@ -52,19 +52,19 @@ def compared(target: Target, rows: Mapping[tuple[str, str], Sequence[Json]], par
         {**cast(Json, row["summary"]), "label": label}
         for (within, label), own in rows.items()
         for row in own
-        if within == part and "summary" in row
+        if within == part and not any("diverged" in other for other in own)
     ]
     seeds = {run["seed"] for run in runs if run["label"] == target.against}
     if not seeds:
         return {}
     there = {run["label"] for run in runs if run["seed"] in seeds}
-    tested = tuple(label for label in target.tested if label in there)
-    return {item.method: item for item in Against(target.against, tested or None).verdicts(runs)}
+    tested = tuple(label for label in target.tested if label in there) if target.tested else None
+    return {item.method: item for item in Against(target.against, tested).verdicts(runs)}
 
 
-def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path) -> list[Entered]:
+def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path, quick: bool = False) -> list[Entered]:
     """Table, rows as CSV, and pictures into a folder; the cells."""
-    about: Json = {"title": target.title, "command": f"pfed1bs reproduce {target.name}"}
+    about: Json = {"title": target.title, "command": f"pfed1bs reproduce {target.name}{' --quick' * quick}"}
     if target.ticks:
         lines, path = ticked(target), folder / "table.md"
         if path.exists() and path.read_text() == lines:  # and was made by the commit that is named beside it
@@ -78,11 +78,12 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     found = cells(target, runs, known)
     rows = [row for cell in found for row in cell.rows]
     amounts.agree(rows)
-    if target.pictures and not rows:
+    if not rows:
         return found
     folder.mkdir(parents=True, exist_ok=True)
+    begun = [start for row in rows for start in starts(cast(Json, row["env"]))]
     for name in ("commit", "device", "torch"):
-        about[name] = sorted({str(cast(Json, row["env"])[name]) for row in rows})
+        about[name] = sorted({str(start[name]) for start in begun})
     about |= {"finished": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
     apart = [
         {"part": part, "of": ours, "minus": theirs, "mean": it.difference, "seeds": it.seeds, "interval": it.interval}
@@ -90,23 +91,24 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     ]
     about |= {"rivals": apart} if apart else {}
     written(folder / "table.json", json.dumps(about, indent=1) + "\n")
-    written(folder / "table.md", markdown(target, found))
+    made = f"{about['command']}; commits {', '.join(sorted({str(start['commit']) for start in begun}))}"
+    written(folder / "table.md", f"{markdown(target, found)}<!-- {made} -->\n")
     if rows and not target.of:
         written(folder / "runs.csv", table(rows))
     for data in dict.fromkeys(cell.data for cell in found):
         own = [row for cell in found if cell.data == data for row in cell.rows if "summary" in row]
         for name in target.pictures if own else ():
-            draw(name, own, folder / f"{data}-{name}.svg")
+            draw(name, own, folder / f"{data}-{name}.svg", made)
     return found
 
 
-def draw(name: str, rows: Sequence[Json], path: Path) -> None:
+def draw(name: str, rows: Sequence[Json], path: Path, made: str = "") -> None:
     """A picture of the report, or against an option, where there is something to draw."""
     found = groups([record_of(row) for row in rows])
     option = name.removeprefix("against-")
     picture = DRAWN[name](shown_of(named(found))) if option == name else against(option, found)
     if picture:
-        picture.write(path)
+        picture.write(path, made)
 
 
 def named(found: Sequence[Group]) -> list[Group]:
@@ -137,7 +139,7 @@ def markdown(target: Target, found: Sequence[Entered]) -> str:
         rounded = any(cast(Json, row.get("config", {})).get("tf32") for cell in own for row in cell.rows)
         part_of = amounts.subset(own[0].data, [row for cell in own for row in cell.rows])
         remarks = [*filter(None, [part_of, "products in tf32" if rounded else ""])]
-        shown = [cell for cell in own if cell.rows or cell.paper]
+        shown = [cell for cell in own if cell.rows or cell.paper] if any(cell.rows for cell in own) else []
         left = ", ".join(f"`{cell.label}`" for cell in own if cell not in shown)
         told = [_table(heads, [_line(target, cell, shared) for cell in shown])] if shown else []
         told += [f"Not run: {left}.\n"] if left else []
@@ -173,8 +175,8 @@ def _across(target: Target, found: Sequence[Entered], parts: Sequence[str]) -> s
 
 def _means(part: str, cells: Sequence[Entered]) -> list[str]:
     """What came out over the seeds that all methods of a setting have: others would not be comparable."""
-    seeds = [{_seed(row) for row in cell.rows if "summary" in row} for cell in cells if cell.rows]
-    common, wanted = set.intersection(*seeds), max(cell.wanted for cell in cells)
+    ended = [{_seed(row) for row in cell.rows if "summary" in row} for cell in cells]
+    common, wanted = set.intersection(*filter(None, ended)) if any(ended) else set(), max(cell.wanted for cell in cells)
     line = []
     for cell in cells:
         rows = [row for row in cell.rows if "summary" not in row or _seed(row) in common]
