@@ -663,6 +663,12 @@ def test_a_label_in_a_recipe_is_written_as_after_runs(tmp_path):
     assert "| 90.00 \u00b1 1.00 | one seed: " in (tmp_path / "out" / "own" / "table.md").read_text()
 
 
+def test_data_that_are_not_there_are_missed_before_the_first_run(tmp_path, capsys):
+    text = '[[parts]]\nrecipe = "tiny"\nalgorithms = ["local"]\nset = { "data.name" = "gone.npz" }\n'
+    assert own(tmp_path, text, algorithms=["local"], seeds=1) == 2
+    assert "gone.npz" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_two_parts_with_one_name_and_other_settings_are_refused(tmp_path, capsys):
     text = '[[parts]]\nrecipe = "tiny"\nalgorithms = ["local"]\nseeds = 1\nset = { rounds = 3 }\n'
     assert own(tmp_path, text, algorithms=["local"], seeds=1) == 2
@@ -681,7 +687,7 @@ def test_runs_on_own_files_are_made_anew_when_these_change(tmp_path, capsys, mon
     assert "1 of 1, so no run is made" in capsys.readouterr().err
     shutil.copy(tmp_path / "other.npz", tmp_path / "One.npz")
     assert own(tmp_path, text, ["--resume"], algorithms=["local"], seeds=1) == 0
-    assert "0 of 1, left to run: 1" in capsys.readouterr().err and len(lines(tmp_path / "out" / "own")) == 2
+    assert "ended with" in capsys.readouterr().err and len(lines(tmp_path / "out" / "own")) == 2
 
 
 def test_names_are_those_of_the_recipes():

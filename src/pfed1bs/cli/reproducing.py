@@ -15,6 +15,8 @@ from pfed1bs.cli.board import Board
 from pfed1bs.cli.words import parser_of, seeds, whole
 from pfed1bs.core.errors import UserError, nearest
 from pfed1bs.core.origin import pasted
+from pfed1bs.data import load
+from pfed1bs.data.synthetic import is_synthetic
 from pfed1bs.engine.rounds import choose
 from pfed1bs.report.records import Json
 from pfed1bs.runs.config import Config
@@ -162,6 +164,9 @@ def wanted(runs: Sequence[Planned], own: Namespace) -> list[Planned]:
 def ended(runs: Sequence[Planned], rows: dict[str, Finished], work: Path, processes: int) -> Iterator[Entry]:
     """Do the runs; each becomes a row as soon as it ends, and its folder goes."""
     agree([run.entry for run in runs], work, "--work")
+    sets = {(part.name, part.root) for run in runs if not is_synthetic((part := run.entry.config.data).name)}
+    for name, root in sets if len(sets) > 1 else ():  # what is not there shows now, and not when its turn comes
+        load(name, root)
     planned = {run.entry.name: run for run in runs}
     for entry in performed([run.entry for run in runs], work, processes):
         run = planned[entry.name]

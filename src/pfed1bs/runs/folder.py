@@ -91,7 +91,7 @@ class RunFolder:
 
     def _found(self) -> Progress | None:
         """What the last checkpoint says; None if the run ended before its first."""
-        unchanged(self.path, self.config)
+        unchanged(self.path, earlier(self.path / "env.json"), self.config)
         file, finished = self.path / "checkpoint.safetensors", (self.path / "summary.json").exists()
         if not file.exists():
             if finished:
@@ -112,7 +112,7 @@ class RunFolder:
         tables = {key: value for key, value in as_tables(self.config).items() if key != "out"}
         written(self.path / "config.toml", need("tomli_w", "cli").dumps(tables))
         path = self.path / "env.json"
-        before = earlier(path) if self.progress and path.exists() else {}
+        before = earlier(path) if self.progress else {}
         facts = started(self.config.device, self.progress.round if self.progress else 0, before) | {**self.facts}
         facts |= {"chunk": self.chunk} if self.chunk else {}
         facts |= {"files": own} if (own := own_files(self.config)) else {}
@@ -200,10 +200,10 @@ def written(path: Path, text: str) -> None:
 
 
 def earlier(path: Path) -> dict[str, object]:
-    """What env.json says of the starts before; nothing if it was cut off, for it is not needed to go on."""
+    """What env.json says of the starts before; nothing if it is gone or cut off, for it is not needed to go on."""
     try:
         return json_of(path)
-    except UserError:
+    except (UserError, FileNotFoundError):
         return {}
 
 

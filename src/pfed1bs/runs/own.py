@@ -1,11 +1,11 @@
 """Files of a user's own that a run depends on besides its configuration: data, and code outside of the package."""
 
 import hashlib
-import json
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 from pfed1bs.core.errors import UserError
 from pfed1bs.runs.config import Config
@@ -23,12 +23,10 @@ def own_files(config: Config) -> dict[str, str]:
     return {name: _digest(path, *_state(path)) for name, path in files.items()}
 
 
-def unchanged(folder: Path, config: Config) -> None:
+def unchanged(folder: Path, env: dict[str, object], config: Config) -> None:
     """Refuse to go on with a run whose own files are not those that it began with; runs that say nothing go on."""
-    path = folder / "env.json"
-    before: dict[str, str] = json.loads(path.read_text()).get("files", {}) if path.is_file() else {}
     now = own_files(config)
-    for name, digest in before.items():
+    for name, digest in cast(dict[str, str], env.get("files", {})).items():
         if now.get(name, digest) != digest:
             raise UserError(f"{name} has changed since {folder} began", "restore it, or begin anew in another folder")
 

@@ -24,6 +24,7 @@ from pfed1bs.engine.rounds import Schedule, simulate
 from pfed1bs.engine.turns import Diverged
 from pfed1bs.report.groups import differing, flatten
 from pfed1bs.runs.config import Config, DataConfig, Options, as_tables, free, load
+from pfed1bs.runs.folder import earlier
 from pfed1bs.runs.method_options import typed_option
 from pfed1bs.runs.own import unchanged
 from pfed1bs.runs.recording import terminable
@@ -118,7 +119,7 @@ def agree(runs: Sequence[Entry], folder: Path, flag: str = "--out") -> None:
         path = folder / entry.name / "config.toml"
         if not path.is_file():
             continue
-        unchanged(path.parent, entry.config)
+        unchanged(path.parent, earlier(path.with_name("env.json")), entry.config)
         old, new = flatten(as_tables(load(str(path)))), flatten(as_tables(entry.config))
         aside = tuple(f"{key}." for key in free())
         keys = [key for key in differing([old, new]) if not f"{key}.".startswith(aside)]
