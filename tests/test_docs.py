@@ -78,7 +78,7 @@ def rows(page, head):
 def test_files_that_documents_name_exist():
     for page in PAGES:
         for name in re.findall(
-            r"\b((?:tests|benchmarks|recipes|docs|results)/[\w/-]+\.(?:py|toml|md|json))", page.read_text()
+            r"\b((?:tests|benchmarks|recipes|docs|results)/[\w/-]+\.(?:py|toml|md|jsonl?))\b", page.read_text()
         ):
             past, any_processor = ("benchmarks/table.py", "benchmarks/gpu.py"), "results/kernels-PROCESSOR.json"
             gone = name in (*past, any_processor)
