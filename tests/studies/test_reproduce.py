@@ -21,7 +21,7 @@ from pfed1bs.nn.task import Task
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import read
 from pfed1bs.report.statistics import MOST, Difference, holm
-from pfed1bs.studies import amounts, finished, plan, sheets, sweeps
+from pfed1bs.studies import amounts, contrasts, finished, markdown, plan, sheets, sweeps
 from pfed1bs.studies.cells import Entered
 from pfed1bs.studies.comparison import Entry
 
@@ -354,7 +354,7 @@ def row_of(seed, accuracy, late=None):
 
 def entered(target, part, wanted, **rows):
     """The cells of a part, as they stand beside each other."""
-    beside = sheets.compared(target, {(part, label): own for label, own in rows.items()}, part)
+    beside = contrasts.compared(target, {(part, label): own for label, own in rows.items()}, part)
     return {label: Entered(part, label, "mnist", wanted, own, None, beside.get(label)) for label, own in rows.items()}
 
 
@@ -372,7 +372,7 @@ def test_a_cell_is_compared_with_training_alone_seed_by_seed():
     assert facts["interval"] == pytest.approx((low, high)) and facts["late_interval"] == pytest.approx(late_ends)
     assert (equal, far) == (f"{apart.different():.3f}", f"{apart.equal():.3f}")
     assert found["local"].apart == ("",) * 4 and "difference" not in found["local"].facts
-    assert sheets.compared(plan.Target("", "", against="local"), {("mnist", "ditto"): ours}, "mnist") == {}
+    assert contrasts.compared(plan.Target("", "", against="local"), {("mnist", "ditto"): ours}, "mnist") == {}
     diverged = entered(plan.Target("", "", against="local"), "mnist", 3, local=base, stc=[*ours, {"diverged": True}])
     assert diverged["stc"].apart == ("",) * 4  # a mean over the seeds that went well says nothing
 
@@ -428,7 +428,7 @@ def test_a_table_has_the_last_diagnostics_and_no_number_where_one_is_not_finite(
         return Entered("mnist", "pfed1bs", "mnist", 2, rows, logged=target.logged)
 
     target = plan.Target("", "", logged=("agreement", "pull"))
-    text = sheets.markdown(target, [cell([0.1, 0.2], [0.1, 0.4]), cell([0.1, 0.2], [0.1, inf])])
+    text = markdown.markdown(target, [cell([0.1, 0.2], [0.1, 0.4]), cell([0.1, 0.2], [0.1, inf])])
     assert "| 2 of 2 | 0.9375 | 0.3000 |" in text and "| 2 of 2 | 0.9375 |  |" in text and "shared" not in text
 
 
@@ -466,10 +466,10 @@ def test_a_table_with_methods_across_counts_the_settings_that_were_not_run():
     target = plan.Target("", "", across="methods")
     done = Entered("iid", "local", "mnist", 1, [{"summary": {"accuracy": 90.0}}])
     left = Entered("labels:2", "local", "mnist", 1, [])
-    assert sheets.markdown(target, [done, left]).splitlines()[2:] == [
+    assert markdown.markdown(target, [done, left]).splitlines()[2:] == [
         *("| iid | 90.00 | 1 of 1 |", "", "Settings that were not run: 1 of 2.")
     ]
-    assert sheets.markdown(target, [left]) == "Settings that were not run: 1 of 1.\n"
+    assert markdown.markdown(target, [left]) == "Settings that were not run: 1 of 1.\n"
 
 
 def test_a_table_with_methods_across_tells_differences_and_of_how_many_seeds():
@@ -480,7 +480,7 @@ def test_a_table_with_methods_across_tells_differences_and_of_how_many_seeds():
     iid = entered(target, "iid", 2, local=rows(90.0, 80.0), ditto=rows(91.0, 83.0), apfl=rows(90.0), stc=[])
     two = entered(target, "labels:2", 2, local=rows(70.0), ditto=rows(71.25, 60.0))
     mean, equal, far, late = iid["ditto"].apart
-    assert sheets.markdown(target, [*iid.values(), *two.values()]).splitlines()[2:] == [
+    assert markdown.markdown(target, [*iid.values(), *two.values()]).splitlines()[2:] == [
         "| iid | 90.00 | 91.00 | 90.00 | 1 of 2 |",  # seeds that all three have
         "| labels:2 | 70.00 | 71.25 |  | 1 of 2 |",
         "",
@@ -516,23 +516,23 @@ def test_what_a_setting_changes_is_told_of_every_label_and_data_set_over_common_
         Entered("svhn steps=5", "local", "svhn", 2, rows(10.0)),
         Entered("svhn steps=10", "local", "svhn", 2, rows(12.5)),
     ]
-    apart = sheets.shifts(plan.Target("", "", shifts=True), found)
+    apart = contrasts.shifts(plan.Target("", "", shifts=True), found)
     told = {place: (item.difference, item.seeds) for place, item in apart.items()}
     assert told == {
         ("mnist", "local steps=10", "local steps=5"): (2.0, 2),
         ("svhn", "local steps=10", "local steps=5"): (2.5, 1),
     }
-    assert not sheets.shifts(plan.Target("", ""), found)
+    assert not contrasts.shifts(plan.Target("", ""), found)
 
 
 def test_a_table_names_the_methods_that_were_not_run_and_the_paper_has_no_number_of():
     target = plan.Target("", "", paper={"ditto": {"mnist": [90.0, 1.0]}})
     left, told = Entered("mnist", "local", "mnist", 2, []), Entered("mnist", "ditto", "mnist", 2, [], (90.0, 1.0))
-    assert sheets.markdown(target, [left]) == "**mnist**\n\nNot run: `local`.\n"
-    text = sheets.markdown(target, [left, told])
+    assert markdown.markdown(target, [left]) == "**mnist**\n\nNot run: `local`.\n"
+    text = markdown.markdown(target, [left, told])
     assert text == "**mnist**\n\nNot run: `local`, `ditto`.\n"
     some = Entered("mnist", "fedavg", "mnist", 2, [row_of(0, 90.0)])
-    text = sheets.markdown(target, [left, told, some])
+    text = markdown.markdown(target, [left, told, some])
     assert "| `ditto` | not run |" in text and text.endswith("|\n\nNot run: `local`.\n")
 
 
@@ -544,7 +544,7 @@ def test_a_cell_tells_its_highest_evaluation_and_what_is_lost_from_there():
     cell = Entered("mnist", "ditto", "mnist", 2, [row(0, 80.0, 92.0, 91.0), row(1, 90.0, 88.0, 85.0)], peaks=True)
     assert cell.highest[0] == 20 and cell.highest[1].mean == 90.0 and cell.lost.values == (-1.0, -3.0)
     target = plan.Target("", "", peaks=True)
-    assert "| 90.00 \u00b1 2.83 | 20 | -2.00 (-14.71 to +10.71) |" in sheets.markdown(target, [cell])
+    assert "| 90.00 \u00b1 2.83 | 20 | -2.00 (-14.71 to +10.71) |" in markdown.markdown(target, [cell])
     rising = Entered("mnist", "local", "mnist", 1, [row(0, 80.0, 81.0)], peaks=True)
     assert rising.highest[0] == 20 and rising.lost is None and "since_highest" not in rising.facts
     assert Entered("mnist", "local", "mnist", 1, [], peaks=True).highest is None
@@ -564,10 +564,10 @@ def test_a_method_that_diverged_in_a_setting_leaves_the_seeds_of_the_others():
         Entered("iid", "local", "mnist", 2, [row_of(0, 90.0), row_of(1, 80.0)]),
         Entered("iid", "stc", "mnist", 2, gone),
     ]
-    text = sheets.markdown(plan.Target("", "", across="methods"), found)
+    text = markdown.markdown(plan.Target("", "", across="methods"), found)
     assert text.splitlines()[2] == "| iid | 85.00 \u00b1 7.07 | diverged | 2 of 2 |"
     alone = [Entered("iid", "stc", "mnist", 2, gone)]
-    assert "| iid | diverged | 0 of 2 |" in sheets.markdown(plan.Target("", "", across="methods"), alone)
+    assert "| iid | diverged | 0 of 2 |" in markdown.markdown(plan.Target("", "", across="methods"), alone)
 
 
 def test_costs_that_cannot_be_right_are_marked():
@@ -593,7 +593,7 @@ def test_a_run_that_diverged_is_a_row_and_is_not_repeated(tmp_path):
     known.add(finished.row_of(run, folder))
     found = finished.Finished.of(tmp_path / "out")
     assert found.find(run) == {**finished.row_of(run, folder), "diverged": True}
-    [cell] = sheets.cells(plan.read("table-main", RECIPES), [run], found)
+    [cell] = contrasts.cells(plan.read("table-main", RECIPES), [run], found)
     assert cell.ours == "diverged" and "abc" in finished.table(found.rows)
 
 

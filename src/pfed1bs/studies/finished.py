@@ -7,10 +7,8 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from io import StringIO
-from math import inf, isfinite
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +22,7 @@ from pfed1bs.runs.locking import claimed
 from pfed1bs.runs.own import own_files
 from pfed1bs.studies import amounts
 from pfed1bs.studies.comparison import Entry
+from pfed1bs.studies.lines import line_of, parsed, whole
 from pfed1bs.studies.plan import Planned
 
 Curve = dict[str, list[float | None]]  # None: nothing was logged
@@ -34,11 +33,6 @@ COLUMNS = (
     "accuracy_global accuracy_tuned mib_per_round total_mib seconds tf32 device torch commit time command"
 ).split()
 ASIDE = {*with_role("machine", "simulator", "others")} - {"tf32", "evaluate_every"}  # what a row may have had otherwise
-ROW = (
-    "part label env.commit env.device env.torch config.algorithm.name config.data.name config.seed config.rounds"
-).split()
-MEND = "delete that line, or restore the file from a copy; `pfed1bs reproduce NAME --resume` makes what is missing"
-MEASURED = "mib_per_round total_mib ratio_to_fedavg seconds rounds seed".split()  # numbers of a summary
 DIGITS = 6
 PATIENCE = 60  # seconds until another process has added its row
 
@@ -54,8 +48,8 @@ class Finished:
     def of(cls, folder: Path) -> "Finished":
         """What a folder holds; a last line that was cut off is left out."""
         path = folder / FILE
-        lines = _whole(path.read_bytes()).split(b"\n")[:-1] if path.exists() else []
-        return cls(folder, [_parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)])
+        lines = whole(path.read_bytes()).split(b"\n")[:-1] if path.exists() else []
+        return cls(folder, [parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)])
 
     def find(self, run: Planned) -> Json | None:
         """The row of a run with these very settings."""
@@ -67,15 +61,15 @@ class Finished:
         """Keep a row, on disk too, behind those that other processes have added since."""
         amounts.agree([*self.rows, row])
         self.rows.append(row)
-        line = json.dumps({key: _plain(value, key == "config") for key, value in row.items()}, allow_nan=False)
+        line = line_of(row)
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / FILE).open("a+b") as file:
             if not claimed(file, PATIENCE):
                 raise UserError(f"another process holds {file.name}", "wait until it ends, or end it")
             file.seek(0)
-            whole = _whole(file.read())
-            file.truncate(whole.rfind(b"\n", 0, -1) + 1)
-            file.write(whole[whole.rfind(b"\n", 0, -1) + 1 :] + f"{line}\n".encode())
+            there = whole(file.read())
+            file.truncate(there.rfind(b"\n", 0, -1) + 1)
+            file.write(there[there.rfind(b"\n", 0, -1) + 1 :] + line)
             file.flush()
             os.fsync(file.fileno())  # the run's folder goes next
 
@@ -196,78 +190,6 @@ def _options(config: Json) -> Json:
     options = cast(Json, config["algorithm"])
     known = known_keys(str(options["name"]))
     return {key: value for key, value in options.items() if value != known[f"algorithm.{key}"].default}
-
-
-def _parsed(line: bytes, place: str) -> Json:
-    """The row in a line; one that was damaged is refused, as leaving it out would have its run made again unseen."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is damaged ({error})", MEND) from error
-    if not isinstance(row, dict):
-        raise UserError(f"{place} is no row: it holds no object", MEND)
-    if missing := [key for key in ROW if key not in flatten(row)]:
-        raise UserError(f"{place} is no row: it has no {', '.join(missing)}", MEND)
-    if wrong := _wrong(row):
-        raise UserError(f"{place} is damaged: {wrong}", MEND)
-    config = cast(dict[str, Json], row["config"])
-    config["algorithm"] = {key: inf if value == "inf" else value for key, value in config["algorithm"].items()}
-    return row
-
-
-def _wrong(row: Json) -> str:
-    """What cannot be so in a row; tables and pictures read all of this."""
-    config, summary = (row.get(key) for key in ("config", "summary"))
-    name, seed = (flatten(cast(Json, config)).get(key) for key in ("algorithm.name", "seed"))
-    if not isinstance(name, str) or type(seed) is not int:
-        return "its method is no name, or its seed no number"
-    if "diverged" in row:
-        return ""
-    if not isinstance(summary, dict) or (summary.get("algorithm"), summary.get("seed")) != (name, seed):
-        return f"its summary is not that of {name} with seed {seed}"
-    for key, value in summary.items():
-        if (key.startswith("accuracy") or key in MEASURED) and not (value is None or _possible(key, value)):
-            return f"its {key} is no such number"
-    if any(summary.get(key) is None for key in ("rounds", str(summary.get("metric", "accuracy")))):
-        return "its summary has no rounds, or no result"
-    return next(
-        (f"its {part} are no table of numbers" for part in ("clients", "curve") if not _even(row.get(part))), ""
-    )
-
-
-def _possible(key: str, value: object) -> bool:
-    """Whether a number can be this: what is measured of a run is not negative, and a share is at most 100."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
-        return False
-    share = key.startswith("accuracy")
-    return not (share and value > 100) and not ((share or key in MEASURED) and value < 0)
-
-
-def _even(columns: object) -> bool:
-    """Whether these are columns of numbers of one length, at least one long."""
-    if not isinstance(columns, dict) or not all(isinstance(own, list) for own in columns.values()):
-        return False
-    lengths = {len(own) for own in columns.values()}
-    told = [(key, value) for key, own in columns.items() for value in own if value is not None]
-    return len(lengths) == 1 and 0 not in lengths and all(_possible(*pair) for pair in told)
-
-
-def _whole(content: bytes) -> bytes:
-    """Lines without a last one that was cut off; one that lacks nothing but its end gets it."""
-    _, _, last = content.rpartition(b"\n")
-    with suppress(ValueError, RecursionError):
-        if isinstance(json.loads(last), dict):
-            return content + b"\n"
-    return content[: len(content) - len(last)]
-
-
-def _plain(value: object, option: bool) -> object:
-    """For JSON, which has no infinity: nothing stands for a result that is none, a word for an option."""
-    if isinstance(value, dict):
-        return {key: _plain(inner, option) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner, option) for inner in value]
-    return (str(value) if option else None) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _kind(config: Json) -> tuple[object, ...]:
