@@ -153,6 +153,14 @@ def test_the_count_that_other_cells_contradict_gives_the_printed_number():
     assert f"{mib(CLIENTS * (net.state + 32 * net.n)):.2f}" == PRINTED["FedBAT"]["vgg8"] == "22.04"
 
 
+def test_bits_that_cells_of_cifar100_leave_for_the_way_up_are_told_as_they_are():
+    told = {cell.method: cell.wrong for cell in paper_table() if cell.dataset == "CIFAR-100" and cell.wrong}
+    assert 1205.33 * 2**23 / 20 == pytest.approx(505_552_044, abs=1)  # 1.02 * 15,308,196 beside 32 * 15,308,196
+    assert told["EDEN"].startswith("leaves 1.02 bits per weight up")
+    assert 1198.71 * 2**23 / 20 == pytest.approx(502_775_415, abs=1)  # 0.86 * 15,308,196 beside 32 * 15,299,748
+    assert told["FedBAT"].startswith("leaves 0.86 bits per weight up")
+
+
 def test_the_reasons_against_the_wrong_cells_hold():
     per_weight = {}
     for cell in paper_table():

@@ -5,7 +5,7 @@ import re
 import shutil
 from copy import deepcopy
 from dataclasses import replace
-from math import inf
+from math import atan, inf, pi
 from pathlib import Path
 
 import numpy
@@ -502,6 +502,25 @@ def test_a_table_with_methods_across_tells_differences_and_of_how_many_seeds():
         "Not run anywhere: `stc`.",
     ]
     assert two["ditto"].facts["difference"]["interval"] is None and "equal_within" not in two["ditto"].facts
+
+
+def test_rivals_of_a_label_are_tested_together_within_a_part():
+    def rows(*accuracies):
+        return [row_of(seed, value, value - 1) for seed, value in enumerate(accuracies)]
+
+    of = {"ditto": rows(91.0, 83.0), "apfl": rows(90.0, 80.0), "local": rows(90.0, 81.5), "stc": rows(50.0)}
+    found = [Entered("iid", label, "mnist", 2, own) for label, own in of.items()]
+    found += [Entered("labels:2", label, "mnist", 2, of[label]) for label in ("ditto", "apfl")]
+    target = plan.Target("", "", rivals={"ditto": ["apfl", "local", "stc"]})
+    p = {place: item.p for place, item in contrasts.rivals(target, found).items()}
+    two, five = (1 - 2 * atan(t) / pi for t in (2, 5))  # two-sided, one degree of freedom: differences 1, 3 and 1, 1.5
+    assert p == {
+        ("iid", "ditto", "apfl"): pytest.approx(max(two, 2 * five)),
+        ("iid", "ditto", "local"): pytest.approx(2 * five),
+        ("iid", "ditto", "stc"): None,
+        ("labels:2", "ditto", "apfl"): pytest.approx(two),
+    }
+    assert two > 2 * five > five
 
 
 def test_what_a_setting_changes_is_told_of_every_label_and_data_set_over_common_seeds():

@@ -64,14 +64,30 @@ COUNTS = {  # the same in words: P trainable numbers, Sd with running statistics
     "zSignFed": "Sd up, 32 P down",
     "pFed1BS": "m up, m down",
 }
+
+
+def _left(method: str, name: str, down: int) -> str:
+    """Bits a number of Sd that a printed cell leaves for the way up beside so many down."""
+    printed = float(PRINTED[method][name]) * 2**20 * 8 / CLIENTS
+    return f"{(printed - down) / NETS[name].state:.2f}"
+
+
+EDEN_UP = _left("EDEN", "vgg16", 32 * NETS["vgg16"].state)
+FEDBAT_UP = _left("FedBAT", "vgg16", 32 * NETS["vgg16"].n)
 BELOW, NONE, OTHER = "cannot be right", "fits no count", "fits another count"  # verdicts on printed cells
 WRONG = {  # the verdict on a printed cell that is not ours, and why
     ("EDEN", "mlp"): (BELOW, "less than its float32 downlink alone, 15.53"),
-    ("EDEN", "vgg8"): (OTHER, "2 bits per weight up and 32 Sd down, where other cells leave 1.03 or fewer than none"),
-    ("EDEN", "vgg16"): (NONE, "leaves 1.03 bits per weight up: 1 without, 1.10 with padding, 2 in the CIFAR-10 cell"),
+    ("EDEN", "vgg8"): (
+        OTHER,
+        f"2 bits per weight up and 32 Sd down, where other cells leave {EDEN_UP} or fewer than none",
+    ),
+    ("EDEN", "vgg16"): (
+        NONE,
+        f"leaves {EDEN_UP} bits per weight up: 1 without, 1.10 with padding, 2 in the CIFAR-10 cell",
+    ),
     ("FedBAT", "mlp"): (BELOW, "less than its float32 downlink alone, 15.53"),
     ("FedBAT", "vgg8"): (OTHER, "the cell of zSignFed, Sd up and 32 P down: no scales, no float32 biases"),
-    ("FedBAT", "vgg16"): (NONE, "leaves 0.85 bits per weight up, fewer than one sign each"),
+    ("FedBAT", "vgg16"): (NONE, f"leaves {FEDBAT_UP} bits per weight up, fewer than one sign each"),
 }
 
 

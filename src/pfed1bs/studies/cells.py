@@ -102,8 +102,7 @@ class Entered:
         about: Json = {"part": self.part, "label": self.label, "data": self.data, "wanted": self.wanted}
         about |= {"seeds": len(self.rows), **{key: _plain(value) for key, value in found.items()}}
         if item := self.beside:
-            last = {"mean": item.difference, "seeds": item.seeds, "interval": item.interval, "p_holm": item.p}
-            about["difference"] = {**last, "late": item.late, "late_interval": item.late_interval}
+            about["difference"] = contrast(item)
             about |= {"equal_within": {"margin": MARGIN, "p": item.equal}} if item.equal is not None else {}
         if self.peaks and self.highest:
             about["highest"] = {"after": self.highest[0], **_plain(self.highest[1])}
@@ -148,6 +147,12 @@ def _end(row: Json, key: str) -> object:
 def between(mean: float, interval: tuple[float, float] | None) -> str:
     """A difference and its interval; of one seed the difference alone."""
     return f"{mean:+.2f}" + (f" ({interval[0]:+.2f} to {interval[1]:+.2f})" if interval else "")
+
+
+def contrast(item: Verdict) -> Json:
+    """A comparison, for a file."""
+    last = {"mean": item.difference, "seeds": item.seeds, "interval": item.interval, "p_holm": item.p}
+    return {**last, "late": item.late, "late_interval": item.late_interval}
 
 
 def _facts(found: Difference) -> Json:

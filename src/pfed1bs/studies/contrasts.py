@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import cast
 
 from pfed1bs.report.records import Json
-from pfed1bs.report.statistics import Against, Verdict
+from pfed1bs.report.statistics import Against, Verdict, holm
 from pfed1bs.studies.cells import Entered
 from pfed1bs.studies.finished import Finished
 from pfed1bs.studies.plan import Planned, Target
@@ -44,14 +44,17 @@ def compared(target: Target, rows: Mapping[tuple[str, str], Sequence[Json]], par
 
 
 def rivals(target: Target, found: Sequence[Entered]) -> dict[tuple[str, str, str], Verdict]:
-    """Labels beside their rivals in every part, by part and both labels."""
+    """Labels beside their rivals in every part, by part and both labels; p is corrected over those of a label there."""
     rows = {(cell.part, cell.label): cell.rows for cell in found}
-    pairs = [(ours, theirs) for ours, own in target.rivals.items() for theirs in own]
-    made = {}
-    for part in dict.fromkeys(cell.part for cell in found):
-        for ours, theirs in pairs:
-            if verdict := compared(replace(target, against=theirs, tested=()), rows, part).get(ours):
-                made[part, ours, theirs] = verdict
+    made: dict[tuple[str, str, str], Verdict] = {}
+    for part, (ours, own) in product(dict.fromkeys(cell.part for cell in found), target.rivals.items()):
+        alone = {
+            theirs: compared(replace(target, against=theirs, tested=(ours,)), rows, part).get(ours) for theirs in own
+        }
+        beside = {theirs: verdict for theirs, verdict in alone.items() if verdict}
+        tested = {theirs: verdict.p for theirs, verdict in beside.items() if verdict.p is not None}
+        p = dict(zip(tested, holm([*tested.values()]), strict=True))
+        made |= {(part, ours, theirs): replace(verdict, p=p.get(theirs)) for theirs, verdict in beside.items()}
     return made
 
 

@@ -13,7 +13,7 @@ from pfed1bs.report.records import Json
 from pfed1bs.runs.environment import environment, starts
 from pfed1bs.runs.folder import written
 from pfed1bs.studies import amounts
-from pfed1bs.studies.cells import Entered
+from pfed1bs.studies.cells import Entered, contrast
 from pfed1bs.studies.contrasts import cells, rivals, shifts
 from pfed1bs.studies.facets import METHODS
 from pfed1bs.studies.falls import falls
@@ -49,8 +49,8 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
         about[name] = sorted({str(start[name]) for start in begun})
     about |= {"finished": len(rows), "missing": len(runs) - len(rows), "cells": [cell.facts for cell in found]}
     apart = [
-        {"part": part, "of": ours, "minus": theirs, "mean": it.difference, "seeds": it.seeds, "interval": it.interval}
-        for (part, ours, theirs), it in (rivals(target, found) | shifts(target, found)).items()
+        {"part": part, "of": ours, "minus": theirs, **contrast(item)}
+        for (part, ours, theirs), item in (rivals(target, found) | shifts(target, found)).items()
     ]
     about |= {"rivals": apart} if apart else {}
     written(folder / "table.json", json.dumps(about, indent=1) + "\n")
