@@ -96,10 +96,11 @@ def join(own, flags):
 
 
 def taken(run, steps):
-    """A run of a table as one of ours; None for one that does not rest, has a step, or is of no method shown here."""
-    words = run["label"].split()
-    if any(word.startswith(("rest=", "step=")) for word in words) or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
+    """A run of a table as one of ours; None for one with other settings or options, or of no method shown here."""
+    told, others = run.get("settings", {}), [word for word in run["label"].split()[1:] if not word.startswith("ratio=")]
+    if others or {*told} - {"steps"} or run["algorithm"] not in ("pfed1bs-delta", *BESIDE):
         return None
+    steps = told.get("steps", steps)
     told = {"data": run["dataset"], "model": run["model"], "algorithm": run["algorithm"], "seed": run["seed"]}
     told |= {"steps": steps, "ratio": run["options"].get("ratio")}
     return told | {key: run[key] for key in KEPT if key in run}

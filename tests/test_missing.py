@@ -24,12 +24,16 @@ def test_every_command_names_what_is_there(tmp_path, part):
     )
     assert told.returncode == 0 and not told.stderr
     for words in map(json.loads, told.stdout.splitlines()):
+        said = dict(zip(words, words[1:], strict=False))
         if words[0] != "-m":
-            assert (ROOT / words[0]).is_file(), words
+            rounds = {"0,1,2": "600", "0": "200"}[said["--seeds"]]
+            assert (ROOT / words[0]).is_file() and said["--rounds"] == rounds, words
         elif words[2] == "reproduce":
             names = words[3 : next(i for i, word in enumerate(words) if word.startswith("--"))]
             assert names and {*names} <= {*plan.NAMES} and words[-5:-2] == ["--parallel", "3", "--device"]
-        else:
+            assert said["--join"] == "results" and said["--out"] == "runs/rows"
+        else:  # a choice, on samples and seeds that no table has
+            assert said["--seeds"] == "100,101" and (words[2] == "tune" or said["--data.validate"] == "true")
             assert (ROOT / words[3]).is_file(), words
             named = words[words.index("--runs") + 1 : words.index("--parallel")] if "--runs" in words else []
             flags = [

@@ -126,3 +126,9 @@ def test_a_marker_that_nothing_can_be_filled_in_for_is_named_with_its_page(fill,
     with pytest.raises(UserError) as caught:
         fill(text)
     assert re.match(r"page\.md: <!-- = .* -->: ", caught.value.message) and complaint in caught.value.message
+
+
+@pytest.mark.parametrize("asked", ["runs: b - a, accuracy_late", "table-main iid: x - local, accuracy_late"])
+def test_the_p_of_the_end_is_not_that_of_the_last_evaluations(fill, asked):
+    with pytest.raises(UserError, match="nothing in place of 0.9"):
+        fill(f"0.1 (0.2 to 0.3; p = 0.9) <!-- = {asked} -->")

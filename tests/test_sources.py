@@ -9,10 +9,15 @@ import sheet
 import sources
 import tuned
 
+from pfed1bs import make
 from pfed1bs.algorithms import REGISTRY
+from pfed1bs.nn.models import build
+from pfed1bs.nn.task import Task
+from pfed1bs.report.saved import saved
 from pfed1bs.report.statistics import Against
 from pfed1bs.runs.config import known_keys
 from pfed1bs.runs.recipes import FOLDER as RECIPES
+from pfed1bs.runs.summary import spent
 from pfed1bs.studies import finished, plan, sheets
 
 RUNS = [("a", 0, 90.0), ("a", 1, 92.0), ("b", 0, 90.0), ("b", 1, 91.0)]
@@ -248,3 +253,81 @@ def test_an_interval_stands_around_one_of_the_numbers_before_it():
     for wrong in ("-0.08 (-0.12 to -0.04)", "0.06 (0.05 to 0.12)", "0.09 (0.05 to 0.12)", "(0.05 to 0.12)"):
         assert len([*sources.uncertain(f"It is {wrong}.", names)]) == 1
     assert [*sources.uncertain("It is 0.08 (0.05 to 0.12) below.", [])] != []
+
+
+def test_an_interval_without_a_source_is_missed_and_tables_of_methods_are_read_but_on_one_page(results, monkeypatch):
+    (results / "a.json").write_text(json.dumps({"difference": 0.5, "other": 9.25, "interval": [0.4, 0.6]}))
+    text = "Of 0.50 (0.40 to 0.60, `results/a.json`).\n\n0.50 (0.60 to 0.50).\n\n9.25 (0.40 to 0.60).\n\n"
+    (results.parent / "page.md").write_text(f"{text}| method | x |\n|---|---|\n| a | 7.77 |\n")
+    monkeypatch.setattr(sources, "PAGES", ("page.md",))
+    told = [line.split(" in:")[0].removeprefix("page.md: ") for line in sources.missing()]
+    assert told == ["0.50 (0.60 to 0.50)", "9.25 (0.40 to 0.60)", "7.77"]
+
+
+def test_an_interval_stands_near_its_number(results):
+    (results / "a.json").write_text(json.dumps({"difference": 0.5, "interval": [0.4, 0.6]}))
+    assert [*sources.uncertain("0.50, 1.11, 2.22, 3.33, 4.44 (0.40 to 0.60)", ["a.json"])]
+
+
+def test_a_number_ten_times_another_has_no_source(results):
+    (results / "a.json").write_text(json.dumps([1.25]))
+    assert sources.traced("1.25", ["a.json"]) and sources.traced("125.00", ["a.json"])
+    assert not sources.traced("12.50", ["a.json"])
+
+
+def test_tables_are_filled_in(results, monkeypatch):
+    (results / "t.md").write_text("| new |\n")
+    page = results.parent / "page.md"
+    page.write_text("A\n\n<!-- results/t.md -->\n| old |\n<!-- end -->\nB\n")
+    monkeypatch.setattr(sources, "PAGES", ("page.md",))
+    sources.fill()
+    assert page.read_text() == "A\n\n<!-- results/t.md -->\n| new |\n<!-- end -->\nB\n"
+
+
+def test_of_equal_evaluations_the_first_is_the_highest_as_in_a_cell():
+    def run(seed, *values):
+        return {"label": "a", "seed": seed, "curve": [[10 * at, 0, value] for at, value in enumerate(values, 1)]}
+
+    assert sources._highest([run(0, 70.0, 91.0, 90.0, 80.0), run(1, 70.0, 91.0, 92.0, 80.0)]) == {0: 91.0, 1: 91.0}
+
+
+def joined(results, ours, theirs):
+    """Two tables put together."""
+    for name, plain in (("runs", ours), ("more", theirs)):
+        (results / f"{name}.json").write_text(json.dumps(plain))
+    sheet.join(results / "runs.json", results / "more.json")
+    return json.loads((results / "runs.json").read_text())
+
+
+def ended(name, seed, value):
+    own = {"algorithm": name, "label": name, "options": {}, "seed": seed, "accuracy": value, "rounds": 10}
+    return own | {"total_mib": 1.0, "mib_per_round": 0.1, "seconds": 1.0, "curve": [[10, 5, value]]}
+
+
+def test_runs_that_are_taken_over_keep_the_settings_they_were_made_with(results):
+    ours = {"recipe": {"steps": 10, "rest": 0.0, "data": {"cap": 100}}, "runs": [ended("local", 0, 90.0)]}
+    runs = [ended("ditto", 0, 91.0), {**ended("apfl", 0, 92.0), "settings": {"steps": 10, "rest": 0.5}}]
+    found = joined(results, ours, {"recipe": {"steps": 5, "rest": 0.0, "data": {"cap": 300}}, "runs": runs})
+    told = {run["label"]: run.get("settings") for run in found["runs"]}
+    assert told == {"local": None, "ditto": {"steps": 5, "data.cap": 300}, "apfl": {"rest": 0.5, "data.cap": 300}}
+    steps = {record.algorithm: record.config["steps"] for record in saved(results / "runs.json")}
+    assert steps == {"local": 10, "ditto": 5, "apfl": 10}
+
+
+def test_joined_tables_test_what_was_tested(results):
+    runs = [ended(name, seed, 90.0 + 2 * at + seed * (at + 1)) for at, name in enumerate("abc") for seed in (0, 1)]
+    paired = {"against": "a", "tested": ["b"], "differences": []}
+    plain = {"recipe": {"steps": 1}, "paired": paired}
+    assert joined(results, {**plain, "runs": runs}, {**plain, "runs": runs[:1]})["paired"]["tested"] == ["b"]
+
+
+def test_runs_of_tables_did_as_much_work_as_their_settings_say():
+    task, counted = Task(build("mlp", (1, 28, 28), 10)), 0
+    for path in RESULTS:
+        plain = json.loads(path.read_text())
+        runs = plain.get("runs", ()) if isinstance(plain, dict) and "recipe" in plain else ()
+        for run in (run for run in runs if "gradients" in run and run["model"] == "mlp"):
+            counted += 1
+            made = make(run["algorithm"], task, **run["options"])
+            assert spent(made, {**plain["recipe"], **run.get("settings", {})}["steps"]) == run["gradients"], path.name
+    assert counted > 1000

@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pfed1bs.report.groups import Spread, groups
+from pfed1bs.report.groups import Spread, groups, settings
 from pfed1bs.report.records import table
-from pfed1bs.report.results import over_seeds, significant
+from pfed1bs.report.results import apart, over_seeds, significant
 from pfed1bs.report.saved import saved
 from pfed1bs.report.statistics import TAIL, Against, chance, scores
 from pfed1bs.runs.late import last_scores
@@ -64,6 +64,9 @@ def mend(path: Path) -> None:
 def join(path: Path, other: Path) -> None:
     """Take the runs of another table over, in place of those with the same label and seed, or beside them."""
     whole, more = (json.loads(place.read_text()) for place in (path, other))
+    for run, record in zip(more["runs"], saved(other), strict=True):  # what differs from our recipe, not from theirs
+        run.pop("settings", None)
+        run |= apart(settings(record.config), whole["recipe"])
     fresh = {(run["label"], run["seed"]): run for run in more["runs"]}
     runs = [fresh.pop((run["label"], run["seed"]), run) for run in whole["runs"]]
     runs += fresh.values()

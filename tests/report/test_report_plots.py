@@ -13,7 +13,7 @@ from pfed1bs.report.columns import significant
 from pfed1bs.report.groups import groups, student
 from pfed1bs.report.labels import REACH, End, box_of, column, name_ends, near
 from pfed1bs.report.leading import leading
-from pfed1bs.report.pictures import shown_of
+from pfed1bs.report.pictures import bars_of, shown_of
 from pfed1bs.report.style import HANDLE, KNOWN, TEXT, arranged, canvas, distinct, look, pen, size, width_of
 from run_folders import records_of, run_folder
 
@@ -238,3 +238,13 @@ def test_a_legend_has_the_columns_that_fit_and_a_line_for_every_broken_label(wid
     labels, columns, rows = arranged(["many words " * 12, "short"], width)
     assert columns == 1 and rows == labels[0].count("\n") + 2 > 2
     assert "".join(labels[0].split()) == "manywords" * 12
+
+
+def test_bars_say_of_how_many_seeds_they_are(tmp_path):
+    found = [
+        group
+        for name, count in (("local", 1), ("ditto", 3), ("fedavg", 5))
+        for group in groups(report.read(run_folder(tmp_path, name, seed)) for seed in range(count))
+    ]
+    assert bars_of(found) == "bars: 95 % intervals, 3 to 5 seeds; one seed has none"
+    assert bars_of(found[1:2]) == "bars: 95 % intervals, 3 seeds" and bars_of(found[:1]) == ""

@@ -6,6 +6,7 @@ import pytest
 
 from pfed1bs.cli import main as cli
 from pfed1bs.core.errors import UserError
+from pfed1bs.report.records import table
 from pfed1bs.report.statistics import Against, Difference, holm, paired, scores
 from run_folders import TINY, run_folder
 
@@ -159,3 +160,20 @@ def test_a_report_has_differences_and_a_table_alone_is_enough_for_them(tmp_path,
     (tmp_path / "no.json").write_text("{}")
     assert cli.main(["report", str(tmp_path / "no.json"), "--against", "local"]) == 2
     assert "no table of runs" in capsys.readouterr().err
+
+
+def test_differences_that_are_equal_but_for_rounding_are_not_tested():
+    share = [100 * right / 17500 for right in (15000, 15035, 2321, 2356)]
+    alike = Difference("a", "b", (share[1] - share[0], share[3] - share[2]))
+    assert alike.values[0] != alike.values[1]  # as floats
+    assert not alike.testable and alike.mean == pytest.approx(0.2)
+    none = Difference("a", "b", (1e-14, -2e-14))
+    assert none.testable and none.different() == 1.0 and none.equal() == 0.0
+    assert Difference("a", "b", (0.005, 0.006)).different() < 0.1
+
+
+def test_the_last_evaluations_of_an_older_file_are_five(tmp_path):
+    curve = [[10 * at, 5, value] for at, value in enumerate((0.0, 0.0, 80.0, 81.0, 82.0, 83.0, 84.0), 1)]
+    run = {"algorithm": "a", "seed": 0, "accuracy": 84.0, "curve": curve}
+    (tmp_path / "old.json").write_text(json.dumps({"runs": [run]}))
+    assert table(tmp_path / "old.json")[0]["accuracy_late"] == 82.0

@@ -92,7 +92,7 @@ def test_of_a_metric_that_is_better_lower_what_it_rises_by_is_lost(tmp_path):
     folders = [run_folder(tmp_path, name, options=f"step = {step}") for name in ("ditto", "obda") for step in (1, 0.1)]
     records = [
         replace(item, summary={**item.summary, "metric": "bits", "bits": 2.5}, metrics=[
-            {**line, "bits": bits} for line, bits in zip(item.metrics, (3.0, 2.0, 2.25, 2.5), strict=True)
+            {**line, "bits": bits} for line, bits in zip(item.metrics, (4.0, 2.0, 2.25, 2.5), strict=True)
         ])
         for item in map(report.read, folders)
     ]  # fmt: skip
@@ -103,3 +103,11 @@ def test_the_best_evaluation_is_the_first_of_the_highest_mean_where_all_seeds_ha
     curves = [{10: 50.0, 20: 70.0, 30: 60.0, 40: 90.0}, {10: 54.0, 20: 58.0, 30: 68.0}]
     assert best(curves) == 20 and best(curves, -1) == 10  # 64 twice; 40 is not in both
     assert best([]) is None and best([{10: 1.0}, {20: 2.0}]) is None
+
+
+def test_a_step_is_told_as_a_share_of_the_longest_and_small_losses_have_ticks(tmp_path):
+    runs = [(name, step) for name in ("ditto", "obda") for step in (0.1, 1.0)]
+    folders = [run_folder(tmp_path, name, 0, (92, 91), options=f"step = {step}") for name, step in runs]
+    picture = falls(shown_of(groups(map(report.read, folders))))
+    assert {line[1] for line in picture.lines} == {0.1, 1.0}
+    assert [tick.get_text() for tick in picture.figure.axes[0].get_xticklabels()] == ["0", "0.1", "0.5", "1"]

@@ -232,3 +232,11 @@ def test_a_line_within_the_rows_that_is_none_is_refused_by_file_and_number(line,
     assert f"error: {path}, line 2, {told}" in said and "hint: delete that line" in said
     path.write_bytes(b"".join([first, *others, line[:-1]]))  # torn at the end it is left out, as it always was
     assert finished.Finished.of(known.folder).rows == known.rows
+
+
+def test_a_row_tells_the_machine_and_nothing_else_of_it(tmp_path):
+    run = plan.read("table-main", RECIPES).planned(RECIPES, quick=True)[0]
+    names = "command commit device processor tf32 threads torch python time files".split()
+    env = dict.fromkeys(names, "x")
+    (tmp_path / "env.json").write_text(json.dumps({**env, "hostname": "secret"}))
+    assert finished.row_of(run, tmp_path)["env"] == env

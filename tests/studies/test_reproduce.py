@@ -5,7 +5,7 @@ import re
 import shutil
 from copy import deepcopy
 from dataclasses import replace
-from math import atan, inf, pi
+from math import atan, hypot, inf, pi, sqrt
 from pathlib import Path
 
 import numpy
@@ -21,7 +21,7 @@ from pfed1bs.nn.task import Task
 from pfed1bs.report.groups import groups
 from pfed1bs.report.records import read
 from pfed1bs.report.statistics import MOST, Difference, holm
-from pfed1bs.studies import amounts, contrasts, finished, markdown, plan, sheets, sweeps
+from pfed1bs.studies import amounts, cells, contrasts, finished, markdown, plan, sheets, sweeps
 from pfed1bs.studies.cells import Entered
 from pfed1bs.studies.comparison import Entry
 
@@ -716,3 +716,40 @@ def test_names_are_those_of_the_recipes():
 def test_a_run_is_among_the_rows_of_its_target():
     [first, *_] = plan.read("fig-loss", RECIPES).planned(RECIPES, quick=True)
     assert first.target == "table-main" and isinstance(first.entry, Entry)
+
+
+def test_a_cell_of_which_one_run_diverged_says_so_and_has_neither_verdict_nor_highest_evaluation():
+    row = row_of(1, 97.9) | {"curve": {"round": [9, 19], "accuracy": [98.0, 97.9]}}
+    cell = Entered("mnist", "x", "mnist", 2, [{"diverged": True}, row], (97.83, 0.02), peaks=True)
+    assert (cell.ours, cell.verdict) == ("diverged", "")
+    assert cell.highest is None and cell.lost is None and not {"highest", "since_highest"} & {*cell.facts}
+
+
+def test_the_interval_of_a_cell_is_welchs_with_whole_degrees():
+    ours, theirs = 0.1 / sqrt(3), 20 / sqrt(10)  # of 90.0, 90.2, 90.1, and of ten runs of the paper
+    freedom = (ours**2 + theirs**2) ** 2 / (ours**4 / 2 + theirs**4 / 9)
+    assert 9 < freedom < 9.01
+    assert cells._uncertain(ours, 3, theirs) == pytest.approx(2.26216 * hypot(ours, theirs), rel=1e-4)
+
+
+def test_what_is_lost_counts_seeds_that_rest_at_the_highest():
+    def row(seed, *curve):
+        rounds = [9, 19, 29][: len(curve)]
+        return {"summary": {"seed": seed, "accuracy": curve[-1]}, "curve": {"round": rounds, "accuracy": [*curve]}}
+
+    cell = Entered("m", "x", "m", 2, [row(0, 80.0, 90.0), row(1, 80.0, 92.0, 88.0)], peaks=True)
+    assert cell.highest[0] == 20 and cell.lost.values == (0.0, -4.0)
+
+
+def test_losses_that_are_the_same_with_every_seed_have_no_p():
+    def row(seed, *curve):
+        return {"summary": {"seed": seed, "accuracy": curve[-1]}, "curve": {"round": [9, 19], "accuracy": [*curve]}}
+
+    cell = Entered("m", "x", "m", 2, [row(0, 80.0, 78.0), row(1, 90.0, 88.0)], peaks=True)
+    assert cell.facts["since_highest"] == {"mean": -2.0, "seeds": 2, "interval": (-2.0, -2.0)}
+
+
+def test_seeds_that_a_part_does_not_say_are_those_of_its_recipe(tmp_path):
+    (tmp_path / "tiny.toml").write_text('[data]\nname = "digits"\n[compare]\nseeds = [3, 5]\n')
+    runs = plan.Target("x", "", [plan.Piece("tiny", algorithms=["local"])]).planned(tmp_path)
+    assert [run.entry.config.seed for run in runs] == [3, 5]

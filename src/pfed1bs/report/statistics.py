@@ -17,6 +17,7 @@ Run = Mapping[str, object]  # label or algorithm, seed, metric and its value, ..
 LEVEL, MARGIN = 0.95, 0.3  # of the intervals; points within which two methods count as equal
 TAIL = "_late"  # after the name of a metric: the mean of the last evaluations
 MOST = 10  # comparisons that are tested together
+NOISE = 1e-12  # of differences: equal shares of counts differ by less as floats, others by more
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class Difference:
         """The standard error of the mean."""
         if len(self.values) < 2:
             raise UserError(f"one seed has no interval, got {len(self.values)}", "run more with --seeds 0,1,2")
-        return stdev(self.values) / sqrt(len(self.values))
+        found = stdev(self.values) / sqrt(len(self.values))
+        return found if found > NOISE else 0.0
 
     @property
     def testable(self) -> bool:
         """Whether a t-test says something: of one seed, or of differences that are all the same number, it does not."""
-        return len(self.values) > 1 and (self.error > 0 or not self.mean)
+        return len(self.values) > 1 and (self.error > 0 or abs(self.mean) <= NOISE)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Student's interval for the mean; it says nothing about other partitions or data sets."""
@@ -62,7 +64,7 @@ class Difference:
     def _distance(self, other: float) -> float:
         """The mean's distance from another, in standard errors."""
         apart = self.mean - other
-        return apart / self.error if self.error else copysign(inf, apart) if apart else 0.0
+        return apart / self.error if self.error else copysign(inf, apart) if abs(apart) > NOISE else 0.0
 
     @cached_property
     def _student(self) -> Any:  # noqa: ANN401 (scipy has no types)

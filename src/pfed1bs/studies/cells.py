@@ -85,15 +85,17 @@ class Entered:
     def highest(self) -> tuple[int, Spread] | None:
         """The evaluation with the highest mean over the seeds: after how many rounds, and what they have there."""
         curves = [*_curves(self.rows).values()]
-        at = best(curves)
+        at = None if any("diverged" in row for row in self.rows) else best(curves)
         return None if at is None else (at, Spread.of([curve[at] for curve in curves], "accuracy"))
 
     @property
     def lost(self) -> Difference | None:
         """From the highest evaluation to the end, seed by seed; None where the end is the highest."""
-        at, _ = self.highest or (0, None)
-        values = tuple(own[max(own)] - own[at] for _, own in sorted(_curves(self.rows).items()) if at < max(own))
-        return Difference("", "", values) if values else None
+        if self.highest is None:
+            return None
+        at, curves = self.highest[0], [own for _, own in sorted(_curves(self.rows).items())]
+        ended = all(at == max(own) for own in curves)
+        return None if ended else Difference("", "", tuple(own[max(own)] - own[at] for own in curves))
 
     @property
     def facts(self) -> Json:
@@ -156,8 +158,9 @@ def contrast(item: Verdict) -> Json:
 
 
 def _facts(found: Difference) -> Json:
-    more = {"interval": found.interval(), "p": found.different()} if len(found.values) > 1 else {}
-    return {"mean": found.mean, "seeds": len(found.values), **more}
+    more = {"interval": found.interval()} if len(found.values) > 1 else {}
+    tested = {"p": found.different()} if found.testable else {}
+    return {"mean": found.mean, "seeds": len(found.values), **more, **tested}
 
 
 def _curves(rows: Sequence[Json]) -> dict[int, dict[int, float]]:
