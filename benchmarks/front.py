@@ -40,7 +40,7 @@ NAMED = (0.1, 0.01, 0.001)  # m / n that have room for their number
 ROW = 0.165  # inches for a method
 BESIDE = ("local", "fedavg-ft", "ditto", "decomfl")
 KEPT = "rounds rested accuracy accuracy_global total_mib catch_up_mib ratio_to_fedavg seconds commit device".split()
-NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN", "cifar100": "CIFAR-100"}
+NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN, a subset", "cifar100": "CIFAR-100, a subset"}
 FREE = {
     "ditto": ((0, 6), "center"),
     "fedavg-ft": ((0, -13), "center"),

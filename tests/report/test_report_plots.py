@@ -14,7 +14,7 @@ from pfed1bs.report.groups import groups, student
 from pfed1bs.report.labels import REACH, End, box_of, column, name_ends, near
 from pfed1bs.report.leading import leading
 from pfed1bs.report.pictures import bars_of, shown_of
-from pfed1bs.report.style import HANDLE, KNOWN, TEXT, arranged, canvas, distinct, look, pen, size, width_of
+from pfed1bs.report.style import HANDLE, KNOWN, TEXT, arranged, canvas, distinct, headed, look, pen, size, svg, width_of
 from run_folders import records_of, run_folder
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -63,6 +63,43 @@ def test_names_that_find_no_place_are_listed_below_and_none_is_lost(tmp_path):
     assert [words.count(name) for name in names] == [1] * len(names)
     text = (tmp_path / "a.svg").read_text()
     assert 'id="legend_1"' in text and outside(text) == []
+
+
+def test_thin_lines_that_are_listed_below_end_in_marks_of_their_own():
+    with look():
+        figure = canvas()
+        axes = figure.subplots()
+        ends = [End(f"method {i}", 5.0, 5.0, "#333333", strong=i < 2, number=i) for i in range(14)]
+        for end in ends:
+            axes.plot([0, end.x], [0, end.y], gid=f"line-{end.number}", color="#777777")
+        name_ends(figure, axes, ends, free=True)
+    [listed] = figure.legends
+    names = [text.get_text() for text in listed.get_texts()]
+    marks = {
+        line.get_gid(): (line.get_marker(), line.get_markerfacecolor(), line.get_markevery()) for line in axes.lines
+    }
+    thin = [name for name in names if name not in ("method 0", "method 1")]
+    own = [marks[f"line-{name.split()[1]}"] for name in thin]
+    assert len(thin) > 8 and len({*map(str, own)}) == len(own) and all(mark[2] == [-1] for mark in own)
+    others = {f"line-{end.number}" for end in ends} - {f"line-{name.split()[1]}" for name in thin}
+    assert others and all(marks[gid][0] == "None" for gid in others)
+
+
+@pytest.mark.parametrize("layout", ["none", "constrained"])
+def test_a_line_above_a_picture_makes_it_taller_and_moves_nothing_in_it(layout):
+    with look():
+        figure = canvas()
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1])
+        figure.draw_without_rendering()
+        if layout == "none":
+            figure.set_layout_engine("none")
+        before, tall = axes.get_window_extent().bounds, figure.get_figheight()
+        headed(figure, "SVHN, a subset")
+        assert figure.get_figheight() > tall and ">SVHN, a subset<" in svg(figure) and outside(svg(figure)) == []
+    assert axes.get_window_extent().bounds == pytest.approx(before, abs=1.5)
+    [title] = figure.texts
+    assert title.get_window_extent().y0 > axes.get_window_extent().y1
 
 
 def test_a_name_that_is_wider_than_the_picture_is_broken_and_inside(tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pfed1bs.report.style import HANDLE, PAPER, TEXT, arranged, width_of
+from pfed1bs.report.style import HANDLE, MARKERS, PAPER, TEXT, arranged, width_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,6 +185,10 @@ def _list(figure: "Figure", axes: "Axes", ends: Sequence[End]) -> float:
     if not ends:
         return 0.0
     lines = {line.get_gid(): line for line in axes.lines}
+    thin = [lines[f"line-{end.number}"] for end in ends if not end.strong]
+    for number, line in enumerate(thin):  # of one colour: where they end tells them apart
+        filled = line.get_color() if number < len(MARKERS) else PAPER
+        line.set(marker=MARKERS[number % len(MARKERS)], markevery=[-1], markersize=4.5, markerfacecolor=filled)
     wide, tall = figure.get_size_inches()
     names, columns, rows = arranged([end.text for end in ends], 72 * wide)
     grown = 0.2 * rows

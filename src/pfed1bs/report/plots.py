@@ -107,7 +107,8 @@ def _axes(found: Sequence[Curve]) -> tuple["Figure", "Axes"]:
     """A figure that is high enough for all names."""
     figure = canvas(max(HEIGHT, 0.7 + ROW * len(found)))
     axes = figure.add_subplot()
-    said = bars_of([item.group for item, _ in found if item.leads], "bands and bars")
+    grey = any(not item.leads for item, _ in found)
+    said = bars_of([item.group for item, _ in found if item.leads], f"{'coloured ' * grey}bands and bars")
     axes.set_title(said, fontsize=7.5, color=MUTED, loc="left")
     return figure, axes
 

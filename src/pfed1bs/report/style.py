@@ -148,6 +148,20 @@ def byte_axis(axes: "Axes") -> None:
     axes.set_xlabel("bytes sent so far, all clients (log scale)")
 
 
+def headed(figure: "Figure", text: str) -> None:
+    """A line above a picture that is drawn already, which grows by it."""
+    tall, grown = figure.get_figheight(), 0.22
+    share = tall / (tall + grown)
+    laid_out = figure.get_layout_engine() is not None and figure.get_constrained_layout()
+    figure.set_figheight(tall + grown)
+    if laid_out:
+        figure.get_layout_engine().set(rect=(0, 0, 1, share))  # type: ignore[union-attr, call-arg]
+    for axes in () if laid_out else figure.axes:
+        left, low, wide, high = axes.get_position().bounds
+        axes.set_position((left, low * share, wide, high * share))
+    figure.text(0.012, 1 - 0.04 / (tall + grown), text, va="top", fontsize=TEXT, fontweight="bold")
+
+
 def legend(figure: "Figure", axes: "Axes", title: str = "") -> None:
     """All labelled artists below the axes, each label once, below a title; the figure grows by the rows."""
     named = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}

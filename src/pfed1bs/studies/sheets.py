@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from pfed1bs.facts.printed import DATASETS
 from pfed1bs.report.drawn import PICTURES
 from pfed1bs.report.groups import Group, groups
 from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.records import Json
+from pfed1bs.report.style import headed, look
 from pfed1bs.runs.environment import environment, starts
 from pfed1bs.runs.folder import written
 from pfed1bs.studies import amounts
@@ -22,6 +24,7 @@ from pfed1bs.studies.markdown import markdown, ticked
 from pfed1bs.studies.plan import Planned, Target
 from pfed1bs.studies.sweeps import against
 
+SPELT = {name.lower().replace("-", ""): name for name in DATASETS}  # data sets, as the paper writes them
 DRAWN = {**PICTURES, **METHODS, "falls": falls}
 
 
@@ -61,16 +64,19 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
     for data in dict.fromkeys(cell.data for cell in found):
         own = [row for cell in found if cell.data == data for row in cell.rows if "summary" in row]
         for name in target.pictures if own else ():
-            draw(name, own, folder / f"{data}-{name}.svg", made)
+            head = ", ".join(filter(None, (SPELT.get(data, data), amounts.subset(data, own))))
+            draw(name, own, folder / f"{data}-{name}.svg", made, head)
     return found
 
 
-def draw(name: str, rows: Sequence[Json], path: Path, made: str = "") -> None:
+def draw(name: str, rows: Sequence[Json], path: Path, made: str = "", head: str = "") -> None:
     """A picture of the report, or against an option, where there is something to draw."""
     found = groups([record_of(row) for row in rows])
     option = name.removeprefix("against-")
     picture = DRAWN[name](shown_of(named(found))) if option == name else against(option, found)
     if picture:
+        with look():
+            headed(picture.figure, head)
         picture.write(path, made)
 
 
