@@ -753,3 +753,56 @@ def test_seeds_that_a_part_does_not_say_are_those_of_its_recipe(tmp_path):
     (tmp_path / "tiny.toml").write_text('[data]\nname = "digits"\n[compare]\nseeds = [3, 5]\n')
     runs = plan.Target("x", "", [plan.Piece("tiny", algorithms=["local"])]).planned(tmp_path)
     assert [run.entry.config.seed for run in runs] == [3, 5]
+
+
+ONE = {"algorithms": ["local"], "seeds": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "said"),
+    [
+        ('pictures = ["nope"]', ONE, "pictures has no nope"),
+        ('pictures = ["against-lam"]', ONE, "local has no lam"),
+        ('pictures = [3]', ONE, "each of pictures is text, got a number (3)"),
+        ('logged = ["flip"]', ONE, "logged has no flip"),
+        ('across = "method"', ONE, "across has no method"),
+        ('[paper.local]\ndigits = 97', ONE, "is a mean and a deviation, got 97"),
+        ('[paper.local]\ndigits = ["a", 1]', ONE, "is a mean and a deviation, got ['a', 1]"),
+        ('[paper.local]\ndigitz = [97.0, 0.1]', ONE, "there is no run of local on digitz"),
+        ('paper = { local = 3 }', ONE, "paper.local is a table, got a number (3)"),
+        ('of = "own"', ONE, "its runs are those of itself"),
+        ('name = "y"', ONE, "unknown key name"),
+        ('shared = 3', ONE, "shared is a table, got a number (3)"),
+        ("", {**ONE, "algorithms": [3]}, "each of algorithms is text, got a number (3)"),
+        ("", {**ONE, "runs": [True]}, "each of runs is text, got true or false (True)"),
+        ("", {**ONE, "seeds": -1}, "seeds is a number from 0 on, got -1"),
+        ("[shared.set]\nrounds = []", ONE, "rounds has no values"),
+    ],
+)  # fmt: skip
+def test_what_a_recipe_cannot_mean_is_refused_before_the_first_run(text, parts, said, tmp_path, capsys):
+    assert own(tmp_path, text, **parts) == 2
+    told = capsys.readouterr().err
+    assert said in told and "hint: " in told and not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("title = 'x", "own.toml is not a TOML file"),
+        ("", "own.toml has no title"),
+        ("title = 'x'\nparts = [3]", "own.toml, a part is a table, got a number (3)"),
+        ("title = 'x'\n[[parts]]\nseeds = 1", "own.toml, a part has no recipe"),
+        ("title = '\xff'", "own.toml is not a TOML file"),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_is_refused(text, said, tmp_path, capsys):
+    (tmp_path / "reproduce").mkdir()
+    (tmp_path / "reproduce" / "own.toml").write_bytes(text.encode("latin-1"))
+    assert cli.main(["reproduce", "own", "--recipes", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert said in told and "hint: " in told
+
+
+def test_a_name_is_no_path(tmp_path, capsys):
+    assert cli.main(["reproduce", "../digits", "--recipes", str(RECIPES)]) == 2
+    assert "unknown table or figure ../digits" in capsys.readouterr().err

@@ -6,7 +6,6 @@ from typing import cast
 
 from pfed1bs.facts import capabilities
 from pfed1bs.report.groups import Spread
-from pfed1bs.report.plots import LOGGED
 from pfed1bs.report.records import Json
 from pfed1bs.report.results import significant
 from pfed1bs.report.statistics import MARGIN, Difference, Verdict
@@ -14,10 +13,10 @@ from pfed1bs.runs.late import LATE
 from pfed1bs.studies import amounts
 from pfed1bs.studies.cells import Entered, between, told
 from pfed1bs.studies.contrasts import rivals
+from pfed1bs.studies.pictured import LAST
 from pfed1bs.studies.plan import Target
 
 HOLM, WITHIN = "p if equal (Holm)", f"p if {MARGIN} apart"  # heads of what a difference was tested for
-LAST = {**LOGGED, "loss": "training loss"}  # of curves
 
 
 def markdown(target: Target, found: Sequence[Entered]) -> str:

@@ -1,14 +1,15 @@
 """What a table or figure consists of: recipes, what is changed in them, and the order in which their runs are done."""
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pfed1bs.core.errors import UserError, nearest
+from pfed1bs.runs import recipes
 from pfed1bs.runs.config import Config, Options, load
+from pfed1bs.studies import strict
 from pfed1bs.studies.comparison import Entry, Variant, entries, methods, variant
 
 T = TypeVar("T")
@@ -17,8 +18,6 @@ NAMES = (
     "table-capabilities table-partitions table-bytes fig-pareto fig-why fig-memorise"
 ).split()
 ORDER = ("mnist", "fmnist", "cifar10", "svhn", "cifar100")  # of the data sets in a table
-KINDS = {int: "a number", str: "text", bool: "true or false", list: "a list", dict: "a table"}
-SHOWN = "docs/reproduce.md#your-own-method-beside-ours"
 QUICK: Options = {  # every part on embedded data, in a moment
     **{"data.name": "digits", "data.augment": False, "model.name": "mlp", "tf32": False},
     **{"rounds": 2, "steps": 2, "batch": 8, "evaluate_every": 1},
@@ -108,6 +107,9 @@ class Target:
                         if found.setdefault(place, run) != run:
                             told = f"{source.name}: two parts have {item.label} on {name} with other settings"
                             raise UserError(told, "give one of the parts a name")
+        if not quick:
+            runs = ((run.label, run.entry.config.data.name) for run in found.values())
+            strict.beside(self.paper, runs, f"{folder / 'reproduce' / self.name}.toml")
         wanted = [run for run in found.values() if quick or not self.data or run.entry.config.data.name in self.data]
         return sorted(wanted, key=lambda run: (run.entry.config.seed, _place(run.entry.config)))
 
@@ -115,18 +117,29 @@ class Target:
 def read(name: str, folder: Path) -> Target:
     """A table or figure from its recipe, which is as strict as others."""
     path = folder / "reproduce" / f"{name}.toml"
-    if not path.is_file() and name not in NAMES:
+    if Path(name).name != name or (not path.is_file() and name not in NAMES):
         raise UserError(f"unknown table or figure {name}, there is no {path}", nearest(name, [*NAMES, "all"]))
     if not path.is_file():
         raise UserError(f"there is no {path}", "call it in a checkout, or say with --recipes where its recipes are")
-    plain = tomllib.loads(path.read_text())
+    plain: dict[str, Any] = recipes.read(str(path))
     shared, parts = plain.pop("shared", {}), plain.pop("parts", [])
-    _known(Target, plain, path)
-    for part in (shared, *parts):
-        _known(Piece, part, path)
-    made = [Piece(**{**shared, **part, "set": {**shared.get("set", {}), **part.get("set", {})}}) for part in parts]
-    target = Target(name=name, parts=made, **plain)
+    strict.known(Target, {**plain, "parts": parts}, str(path), without="name")
+    strict.whole(Target, plain, str(path), without="name")
+    strict.numbers(plain.get("paper", {}), str(path))
+    strict.known(Piece, shared, f"{path}, shared")
+    target = Target(name=name, parts=[_piece(shared, part, str(path)) for part in parts], **plain)
+    if target.of == name:
+        raise UserError(f"{path}: its runs are those of itself", "give it parts, or name another table with of")
     return replace(target, **_labelled(target, (read(target.of, folder) if target.of else target).parts, path))
+
+
+def _piece(shared: dict[str, Any], part: dict[str, Any], path: str) -> Piece:
+    """A part of a recipe, over what all parts share."""
+    strict.known(Piece, part, f"{path}, a part")
+    both: dict[str, Any] = {**shared, **part, "set": {**shared.get("set", {}), **part.get("set", {})}}
+    strict.whole(Piece, both, f"{path}, a part")
+    strict.counted(both.get("seeds", 0), both["set"], f"{path}, a part")
+    return Piece(**both)
 
 
 def in_order(plans: Iterable[Sequence[Planned]]) -> list[Planned]:
@@ -135,26 +148,11 @@ def in_order(plans: Iterable[Sequence[Planned]]) -> list[Planned]:
     return sorted(found.values(), key=lambda run: run.entry.config.seed)
 
 
-def _known(cls: type, plain: Options, path: Path) -> None:
-    """Refuse keys that mean nothing."""
-    kinds = {item.name: _kind(item) for item in fields(cls)}
-    for key, value in plain.items():
-        if key not in kinds:
-            raise UserError(f"{path}: unknown key {key}", nearest(key, [*kinds]))
-        if type(value) is not kinds[key]:
-            told, wanted = (KINDS.get(kind, kind.__name__) for kind in (type(value), kinds[key]))
-            raise UserError(f"{path}: {key} is {wanted}, got {told} ({value!r})", f"see {SHOWN}")
-
-
-def _kind(item: Field[object]) -> type:
-    """What a key of a recipe holds, as its default tells."""
-    default = item.default_factory() if item.default_factory is not MISSING else item.default
-    return str if default is MISSING else list if isinstance(default, tuple) else type(default)
-
-
 def _labelled(target: Target, parts: Sequence[Piece], path: Path) -> dict[str, Any]:
     """Every label that a recipe names, as rows have it; one that is none of its runs would be dropped in silence."""
-    labels = [item.label for part in parts for item in part.variants(quick=False)]
+    variants = [item for part in parts for item in part.variants(quick=False)]
+    labels = [item.label for item in variants]
+    strict.drawn(target.pictures, [item.name for item in variants], str(path))
 
     def known(text: str) -> str:
         label = variant(text).label

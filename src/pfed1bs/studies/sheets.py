@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import cast
 
 from pfed1bs.facts.printed import DATASETS
-from pfed1bs.report.drawn import PICTURES
 from pfed1bs.report.groups import Group, groups
 from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.records import Json
@@ -17,15 +16,13 @@ from pfed1bs.runs.folder import written
 from pfed1bs.studies import amounts
 from pfed1bs.studies.cells import Entered, contrast
 from pfed1bs.studies.contrasts import cells, rivals, shifts
-from pfed1bs.studies.facets import METHODS
-from pfed1bs.studies.falls import falls
 from pfed1bs.studies.finished import Finished, record_of, table
 from pfed1bs.studies.markdown import markdown, ticked
+from pfed1bs.studies.pictured import AGAINST, DRAWN
 from pfed1bs.studies.plan import Planned, Target
 from pfed1bs.studies.sweeps import against
 
 SPELT = {name.lower().replace("-", ""): name for name in DATASETS}  # data sets, as the paper writes them
-DRAWN = {**PICTURES, **METHODS, "falls": falls}
 
 
 def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path, quick: bool = False) -> list[Entered]:
@@ -72,7 +69,7 @@ def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path
 def draw(name: str, rows: Sequence[Json], path: Path, made: str = "", head: str = "") -> None:
     """A picture of the report, or against an option, where there is something to draw."""
     found = groups([record_of(row) for row in rows])
-    option = name.removeprefix("against-")
+    option = name.removeprefix(AGAINST)
     picture = DRAWN[name](shown_of(named(found))) if option == name else against(option, found)
     if picture:
         with look():
