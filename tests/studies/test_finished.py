@@ -172,7 +172,8 @@ def test_of_runs_made_in_two_places_it_is_said_how_far_they_are_apart(tmp_path, 
     for row, less in zip(known.rows, (0.5, -0.25), strict=True):
         there = ended(row)
         mine.add({**there, "env": {**ENV, "time": "later"}})
-        theirs.add({**there, "summary": {**there["summary"], "accuracy": 50.0 - less}})
+        curve = {**there["curve"], "accuracy": [0.5, 50.0 - less]}
+        theirs.add({**there, "summary": {**there["summary"], "accuracy": 50.0 - less}, "curve": curve})
     words = ["fig-projection", "--quick", "--out", str(tmp_path / "mine"), "--join", str(tmp_path / "theirs")]
     assert reproduce(*words) == 0
     said = capsys.readouterr().err.splitlines()[0]
@@ -240,3 +241,55 @@ def test_a_row_tells_the_machine_and_nothing_else_of_it(tmp_path):
     env = dict.fromkeys(names, "x")
     (tmp_path / "env.json").write_text(json.dumps({**env, "hostname": "secret"}))
     assert finished.row_of(run, tmp_path)["env"] == env
+
+
+def test_a_row_whose_result_is_not_that_of_its_curve_is_refused(tmp_path):
+    known = filled(tmp_path, "table-main", quick=True)
+    row = ended(known.rows[0])
+    known.add({**row, "summary": {**row["summary"], "accuracy": 50.001}})  # a curve has six digits
+    assert len(finished.Finished.of(known.folder).rows) == len(known.rows)
+    other = ended(known.rows[1])
+    known.add({**other, "summary": {**other["summary"], "accuracy": 12.0}})
+    with pytest.raises(UserError, match="its accuracy is not that of its last evaluation"):
+        finished.Finished.of(known.folder)
+
+
+def test_a_run_that_stands_twice_with_two_results_is_refused(tmp_path):
+    known = filled(tmp_path, "table-main", quick=True)
+    row = ended(known.rows[1])
+    known.add(row)
+    known.add({**row, "env": {**row["env"], "time": "later"}})  # the same once more changes nothing
+    assert len(finished.Finished.of(known.folder).rows) == len(known.rows)
+    curve = {**row["curve"], "accuracy": [0.5, 51.0]}
+    known.add({**row, "summary": {**row["summary"], "accuracy": 51.0}, "curve": curve})
+    told = f"line {len(known.rows)}, is the run of line {len(known.rows) - 2} with another result"
+    with pytest.raises(UserError, match=told):
+        finished.Finished.of(known.folder)
+
+
+def test_a_last_line_that_was_cut_off_is_told(tmp_path, capsys):
+    known = filled(tmp_path, "table-main", quick=True)
+    file = known.folder / "runs.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    assert reproduce("table-main", "--quick", "--draw", "--out", str(tmp_path / "out")) == 0
+    assert "the last line was cut off and is left out" in capsys.readouterr().err
+
+
+def test_rows_of_other_settings_draw_nothing_and_leave_what_was_drawn(tmp_path, capsys):
+    known = filled(tmp_path, "table-main", quick=True)
+    (known.folder / "table.md").write_text("before")
+    text = (known.folder / "runs.jsonl").read_text()
+    (known.folder / "runs.jsonl").write_text(text.replace('"rounds": 2', '"rounds": 3'))
+    assert reproduce("table-main", "--quick", "--draw", "--out", str(tmp_path / "out")) == 0
+    told = capsys.readouterr()
+    assert f"of the {len(known.rows)} rows in {known.folder} none has the settings of table-main" in told.err
+    assert (known.folder / "table.md").read_text() == "before" and told.out == ""
+
+
+@pytest.mark.parametrize("flag", ["--out", "--work"])
+def test_a_folder_that_cannot_be_written_is_told_before_the_first_run(flag, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    words = {"--out": str(tmp_path / "out"), "--work": str(tmp_path / "work")} | {flag: str(tmp_path / "file" / "x")}
+    assert reproduce("fig-projection", "--quick", *(word for pair in words.items() for word in pair)) == 2
+    told = capsys.readouterr().err
+    assert "cannot be written" in told and f"with {flag}" in told and "ended with" not in told

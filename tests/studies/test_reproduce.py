@@ -161,7 +161,8 @@ def test_finished_runs_are_not_repeated_and_a_missing_one_is(copied, capsys):
         shutil.rmtree(copied / "out" / name)
     assert reproduce(*words) == 2 and "--resume" in capsys.readouterr().err
     assert reproduce(*words, "--resume") == 0
-    _, said = capsys.readouterr().err.splitlines()
+    cut, _, said = capsys.readouterr().err.splitlines()
+    assert cut == f"{file}: the last line was cut off and is left out"
     after, score = lines(copied / "out" / "table-main"), before[0]["summary"]["accuracy"]
     assert said.startswith(f"table-main/digits-fedavg-s0: ended with {score:.2f}; 2 of 2 rounds, ")
     assert (

@@ -8,6 +8,7 @@ from operator import contains
 from pathlib import Path
 from shutil import rmtree
 from statistics import fmean
+from tempfile import TemporaryFile
 from typing import cast
 
 from pfed1bs.cli import terminal
@@ -92,12 +93,25 @@ def reproduce_command(words: list[str]) -> None:
             terminal.watch_all(ended(pending, rows, work, processes), board, again, f" and {out}")
     for target in targets:
         known = rows.get(target.of or target.name, Finished(out))
+        if own.draw and known.rows and not any(map(known.find, plans[target.name])):
+            told = f"of the {len(known.rows)} rows in {known.folder} none has the settings of {target.name}"
+            print(f"{told}; what was drawn there of others stays as it is", file=sys.stderr)
+            continue
         found = sheets.write(target, plans[target.name], known, out / target.name, own.quick)
         if target.ticks:
             print((out / target.name / "table.md").read_text())
         if found:
             terminal.show_cells(target.title, found)
         print(f"folder  {out / target.name}" + ("" if (out / target.name).is_dir() else ": no runs, nothing drawn"))
+
+
+def writable(folder: Path, flag: str) -> None:
+    """Refuse a folder that cannot be written now, and not when the first run has ended."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror})", f"name another folder with {flag}") from error
 
 
 def small(out: Path, targets: Sequence[plan.Target]) -> None:
@@ -121,6 +135,9 @@ def joined(runs: Sequence[Planned], out: Path, places: Sequence[Path]) -> dict[s
     """The rows of every table and figure, with those of the others and of other places that fit."""
     rows = {name: Finished.of(out / name) for name in dict.fromkeys(run.target for run in runs)}
     own = {name: [run for run in runs if run.target == name] for name in rows}
+    for known in rows.values():
+        if known.cut:
+            print(f"{known.folder / FILE}: the last line was cut off and is left out", file=sys.stderr)
     for place in places:
         there = elsewhere(place)
         apart = [value for name, known in rows.items() for value in known.beside(there, own[name])]
@@ -167,6 +184,8 @@ def ended(runs: Sequence[Planned], rows: dict[str, Finished], work: Path, proces
     sets = {(part.name, part.root) for run in runs if not is_synthetic((part := run.entry.config.data).name)}
     for name, root in sets if len(sets) > 1 else ():  # what is not there shows now, and not when its turn comes
         load(name, root)
+    for folder, flag in [(work, "--work"), *((rows[run.target].folder, "--out") for run in runs)]:
+        writable(folder, flag)
     planned = {run.entry.name: run for run in runs}
     for entry in performed([run.entry for run in runs], work, processes):
         run = planned[entry.name]

@@ -132,7 +132,7 @@ def watch_all(ended: Iterator[Entry], board: Board, again: str, kept: str = "") 
         for entry in ended:
             board.ended(entry.name)
     except KeyboardInterrupt as error:
-        raise Interrupted(f"interrupted, {board.folder}{kept} holds what was done", f"go on with: {again}") from error
+        raise Interrupted(f"interrupted; what was done is in {board.folder}{kept}", f"go on with: {again}") from error
 
 
 def show_tuned(study: Study, folder: Path, as_json: bool) -> None:

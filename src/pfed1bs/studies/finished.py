@@ -43,13 +43,23 @@ class Finished:
 
     folder: Path
     rows: list[Json] = field(default_factory=list)
+    cut: bool = False  # whether a last line was cut off
 
     @classmethod
     def of(cls, folder: Path) -> "Finished":
         """What a folder holds; a last line that was cut off is left out."""
         path = folder / FILE
-        lines = whole(path.read_bytes()).split(b"\n")[:-1] if path.exists() else []
-        return cls(folder, [parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)])
+        there = path.read_bytes() if path.exists() else b""
+        lines = whole(there).split(b"\n")[:-1]
+        rows = [parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
+        first: dict[str, int] = {}
+        for number, row in enumerate(rows, 1):
+            own = [row["part"], row["label"], row["config"], cast(Json, row["env"]).get("files"), "diverged" in row]
+            before = first.setdefault(json.dumps(own, sort_keys=True), number)
+            if _end(rows[before - 1]) != _end(row):
+                told = f"{path}, line {number}, is the run of line {before} with another result"
+                raise UserError(told, "delete the one that is not to count")
+        return cls(folder, rows, cut=len(whole(there)) < len(there))
 
     def find(self, run: Planned) -> Json | None:
         """The row of a run with these very settings."""

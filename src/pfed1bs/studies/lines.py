@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from math import inf, isfinite
+from math import inf, isclose, isfinite
 from typing import cast
 
 from pfed1bs.core.errors import UserError
@@ -13,6 +13,7 @@ ROW = (
     "part label env.commit env.device env.torch config.algorithm.name config.data.name config.seed config.rounds"
 ).split()
 MEND = "delete that line, or restore the file from a copy; `pfed1bs reproduce NAME --resume` makes what is missing"
+CLOSE = 1e-4  # to the same number with six digits
 MEASURED = "mib_per_round total_mib ratio_to_fedavg seconds rounds seed".split()  # numbers of a summary
 
 
@@ -61,11 +62,16 @@ def _wrong(row: Json) -> str:
     for key, value in summary.items():
         if (key.startswith("accuracy") or key in MEASURED) and not (value is None or _possible(key, value)):
             return f"its {key} is no such number"
-    if any(summary.get(key) is None for key in ("rounds", str(summary.get("metric", "accuracy")))):
+    metric = str(summary.get("metric", "accuracy"))
+    if any(summary.get(key) is None for key in ("rounds", metric)):
         return "its summary has no rounds, or no result"
-    return next(
-        (f"its {part} are no table of numbers" for part in ("clients", "curve") if not _even(row.get(part))), ""
-    )
+    for part in ("clients", "curve"):
+        if not _even(row.get(part)):
+            return f"its {part} are no table of numbers"
+    last = cast(dict[str, list[float | None]], row["curve"]).get(metric, [None])[-1]
+    if last is None or not isclose(last, cast(float, summary[metric]), rel_tol=CLOSE, abs_tol=CLOSE):
+        return f"its {metric} is not that of its last evaluation"
+    return ""
 
 
 def _possible(key: str, value: object) -> bool:

@@ -17,6 +17,7 @@ NAMES = (
     "table-main fig-accuracy fig-loss fig-participation fig-local-steps fig-projection table-sensitivity "
     "table-capabilities table-partitions table-bytes fig-pareto fig-why fig-memorise"
 ).split()
+KEPT = 50  # rounds that a run loses at most when its process is killed
 ORDER = ("mnist", "fmnist", "cifar10", "svhn", "cifar100")  # of the data sets in a table
 QUICK: Options = {  # every part on embedded data, in a moment
     **{"data.name": "digits", "data.augment": False, "model.name": "mlp", "tf32": False},
@@ -98,7 +99,7 @@ class Target:
         for part in source.parts[: 1 if quick else None]:
             variants = part.variants(quick)
             for settings in part.settings(quick):
-                config = part.config({**settings, "device": device, "checkpoint_every": 0}, folder)
+                config = part.config({**settings, "device": device, "checkpoint_every": KEPT}, folder)
                 name = part.named(settings, config.data.name)
                 for seed in [0] if quick else range(part.seeds) if part.seeds else config.compare.seeds:
                     for item, entry in zip(variants, entries(config, variants, [seed]), strict=True):
