@@ -40,7 +40,13 @@ NAMED = (0.1, 0.01, 0.001)  # m / n that have room for their number
 ROW = 0.165  # inches for a method
 BESIDE = ("local", "fedavg-ft", "ditto", "decomfl")
 KEPT = "rounds rested accuracy accuracy_global total_mib catch_up_mib ratio_to_fedavg seconds commit device".split()
-NAMES = {"mnist": "MNIST", "fmnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "svhn": "SVHN, a subset", "cifar100": "CIFAR-100, a subset"}
+NAMES = {
+    "mnist": "MNIST",
+    "fmnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "svhn": "SVHN, a subset",
+    "cifar100": "CIFAR-100, a subset",
+}
 FREE = {
     "ditto": ((0, 6), "center"),
     "fedavg-ft": ((0, -13), "center"),
@@ -208,8 +214,9 @@ def ends(own, flags):
             axes.tick_params(axis="y", length=0)
             axes.tick_params(axis="x", labelsize=8)
             axes.grid(axis="y", linewidth=0.3)
-    title = f"MNIST, Dirichlet 0.3, 100 samples a client, {recipe['rounds']} rounds, tuned options, ten seeds"
-    both(svg(picture), title, Path(own.out))
+    data, seeds = recipe["data"], len(shown[0].group.records)
+    about = [NAMES.get(data["name"], data["name"]), data["partition"], f"{data['cap']} samples a client"]
+    both(svg(picture), ", ".join([*about, f"at most {recipe['rounds']} rounds, {seeds} seeds"]), Path(own.out))
 
 
 def ended(left, right, row, item):

@@ -88,3 +88,26 @@ def test_cells_are_counted_by_their_verdicts_and_data_sets():
     found = there([*cells, {"part": "mnist", "paper": None, "verdict": "reproduced"}])
     assert found[0] == {"open": 1, "higher": 1, "lower": 1, "differ": 2}
     assert found[1] == {"reproduced": 1, "one seed": 1, "differ": 0}
+
+
+def test_the_document_counts_the_verdicts_of_the_cost_column():
+    cells = json.loads((ROOT / "results" / "costs.json").read_text())["paper"]
+    kinds = Counter(cell["verdict"] for cell in cells)
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    point = re.search(r"^2\. \*\*Bytes\.\*\* .*$", page, re.MULTILINE)[0]
+    row = re.search(r"^\| Table 1, 35 of bytes \|.*$", page, re.MULTILINE)[0]
+    assert len(cells) == 35 and told(rf"{NUMBER} of the 35 cells", point) == kinds["as printed"]
+    assert told(rf"{NUMBER} as counted", row) == kinds["as printed"]
+    for line, ways in (
+        (point, ("are below", "fit no count", "fit a count")),
+        (row, ("cannot be", "fit no", "fit another")),
+    ):
+        counts = [told(rf"{NUMBER} {way}", line) for way in ways]
+        assert counts == [kinds[name] for name in ("cannot be right", "fits no count", "fits another count")]
+    table = json.loads((ROOT / "results" / "table-main" / "table.json").read_text())["cells"]
+    printed = {(cell["method"].lower(), cell["dataset"].lower().replace("-", "")): cell for cell in cells}
+    names = {"zsign": "zsignfed", "pfed1bs lam=0.0005": "pfed1bs"}
+    both = [(printed[names.get(cell["label"], cell["label"]), cell["data"]], cell) for cell in table if cell["paper"]]
+    as_measured = sum(f"{cell['mib_per_round']['mean']:.2f}" == ours["printed"] for ours, cell in both)
+    assert len(both) == 35 and told(rf"{NUMBER} of them (?:also )?as (?:we )?measured", point) == as_measured
+    assert told(rf"{NUMBER} of them as measured", row) == as_measured
