@@ -13,7 +13,8 @@ A marker names a file and labels in it; pages do not show it. Three kinds:
 mnist-all-r is results/mnist-all-r.json. `, total_mib` takes that number of the runs in place of their accuracy, and
 `; p = 0.253` behind an interval is filled in too. Of a file with several data sets one is named
 (`rest/third-mlp fmnist: ...`), of a folder of `pfed1bs reproduce` a part of its table (`table-main mnist: ...`), whose
-cells have more: `, highest.after`, `, since_highest` (a difference), `, equal_within.p`, `, seeds`.
+cells have more: `, highest.after`, `, since_highest` (a difference), `, equal_within.p`, `, seeds`, and without an
+interval `, difference.mean`, `, difference.late` and `, difference.p_holm` beside what the table compares with.
 Digits, a sign + and commas between thousands stay as they are printed.
 """
 
