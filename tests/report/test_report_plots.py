@@ -75,11 +75,10 @@ def test_thin_lines_that_are_listed_below_end_in_marks_of_their_own():
         name_ends(figure, axes, ends, free=True)
     [listed] = figure.legends
     names = [text.get_text() for text in listed.get_texts()]
-    marks = {
-        line.get_gid(): (line.get_marker(), line.get_markerfacecolor(), line.get_markevery()) for line in axes.lines
-    }
+    marks = {line.get_gid(): (line.get_marker(), line.get_fillstyle(), line.get_markevery()) for line in axes.lines}
     thin = [name for name in names if name not in ("method 0", "method 1")]
     own = [marks[f"line-{name.split()[1]}"] for name in thin]
+    assert {mark[1] for mark in own} == {"full", "none"}
     assert len(thin) > 8 and len({*map(str, own)}) == len(own) and all(mark[2] == [-1] for mark in own)
     others = {f"line-{end.number}" for end in ends} - {f"line-{name.split()[1]}" for name in thin}
     assert others and all(marks[gid][0] == "None" for gid in others)

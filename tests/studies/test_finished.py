@@ -13,6 +13,7 @@ from pfed1bs.core.errors import UserError
 from pfed1bs.studies import finished, plan, sheets
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+RESULTS = RECIPES.parent / "results"
 ENV = {"commit": "abc", "device": "cpu", "torch": "2"}
 
 
@@ -280,8 +281,9 @@ def test_rows_of_other_settings_draw_nothing_and_leave_what_was_drawn(tmp_path, 
     (known.folder / "table.md").write_text("before")
     text = (known.folder / "runs.jsonl").read_text()
     (known.folder / "runs.jsonl").write_text(text.replace('"rounds": 2', '"rounds": 3'))
-    assert reproduce("table-main", "--quick", "--draw", "--out", str(tmp_path / "out")) == 0
+    assert reproduce("table-main", "--quick", "--draw", "--out", str(tmp_path / "out")) == 2
     told = capsys.readouterr()
+    assert "there is nothing to draw" in told.err
     assert f"of the {len(known.rows)} rows in {known.folder} none has the settings of table-main" in told.err
     assert (known.folder / "table.md").read_text() == "before" and told.out == ""
 
@@ -293,3 +295,38 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_first_run(flag, tmp_
     assert reproduce("fig-projection", "--quick", *(word for pair in words.items() for word in pair)) == 2
     told = capsys.readouterr().err
     assert "cannot be written" in told and f"with {flag}" in told and "ended with" not in told
+
+
+def test_the_folder_of_a_table_of_other_runs_is_tried_too(tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "fig-loss").write_text("")
+    assert reproduce("fig-loss", "--quick", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")) == 2
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'out' / 'fig-loss'} cannot be written" in told and "ended with" not in told
+
+
+@pytest.mark.parametrize(
+    ("part", "own"),
+    [
+        ("summary", {"metric": "bits", "bits": "many"}),
+        ("summary", {"rounds": 10**400}),
+        ("curve", {"round": [0, 7]}),
+        ("curve", {"round": [0, 0.5]}),
+        ("curve", {"sent": None}),
+    ],
+)
+def test_a_row_that_pictures_cannot_read_is_refused_before_they_are_drawn(part, own, tmp_path):
+    known = filled(tmp_path, "table-main", quick=True)
+    row = ended(known.rows[0])
+    whole = {key: value for key, value in {**row[part], **own}.items() if value is not None}
+    known.folder.joinpath("runs.jsonl").write_text(json.dumps({**row, part: whole}) + "\n")
+    with pytest.raises(UserError, match="line 1, is damaged"):
+        finished.Finished.of(known.folder)
+
+
+def test_a_picture_of_a_table_says_its_data_set_and_that_it_is_a_subset(tmp_path):
+    runs = plan.read("fig-memorise", RECIPES).planned(RECIPES)
+    target, known = plan.read("fig-memorise", RECIPES), finished.Finished.of(RESULTS / "fig-memorise")
+    own = [run for run in runs if run.part == "svhn"]
+    sheets.write(replace(target, pictures=["falls"]), own, known, tmp_path)
+    assert ">SVHN, a subset: 20,000 of 99,289 pictures<" in (tmp_path / "svhn-falls.svg").read_text()

@@ -763,7 +763,9 @@ ONE = {"algorithms": ["local"], "seeds": 1}
     ("text", "parts", "said"),
     [
         ('pictures = ["nope"]', ONE, "pictures has no nope"),
-        ('pictures = ["against-lam"]', ONE, "local has no lam"),
+        ('pictures = ["against-lam"]', ONE, "local has no number lam"),
+        ('pictures = ["against-keep"]', {"algorithms": ["pfed1bs-delta"]}, "has no number keep"),
+        ('pictures = ["falls"]', {"runs": ["local", "local lr=0.1"]}, "falls needs a step at the end of each label"),
         ('pictures = [3]', ONE, "each of pictures is text, got a number (3)"),
         ('logged = ["flip"]', ONE, "logged has no flip"),
         ('across = "method"', ONE, "across has no method"),
@@ -771,7 +773,21 @@ ONE = {"algorithms": ["local"], "seeds": 1}
         ('[paper.local]\ndigits = ["a", 1]', ONE, "is a mean and a deviation, got ['a', 1]"),
         ('[paper.local]\ndigitz = [97.0, 0.1]', ONE, "there is no run of local on digitz"),
         ('paper = { local = 3 }', ONE, "paper.local is a table, got a number (3)"),
-        ('of = "own"', ONE, "its runs are those of itself"),
+        ('of = "own"', ONE, "own.toml has runs of its own in parts, or those of another table"),
+        ('data = ["nope"]', ONE, "there is no run on nope"),
+        ('tested = ["local"]', ONE, "tested needs a label to test against"),
+        ('against = "local"\ntested = ["local"]', ONE, "tested has local beside itself"),
+        ('against = "local"\ntested = ["ditto", "ditto"]', {"algorithms": ["local", "ditto"]}, "has a label twice"),
+        ('rivals = { local = ["local"] }', ONE, "rivals has local beside itself"),
+        ('rivals = { local = 3 }', ONE, "rivals.local is a list, got a number (3)"),
+        ('rivals = { local = [3] }', ONE, "each of rivals.local is text, got a number (3)"),
+        ('ticks = { local = 3 }', ONE, "ticks.local is text, got a number (3)"),
+        ('[paper.local]\ndigits = [90.0, inf]', ONE, "is a mean and a deviation, got [90.0, inf]"),
+        ('[paper.local]\ndigits = [900, 1]', ONE, "is a mean and a deviation, got [900, 1]"),
+        ("", {**ONE, "name": "/../x"}, "its name /../x is a path"),
+        ("[shared.set]\nseed = [7, 8]", ONE, "seed is not set in a part"),
+        ('[shared.set]\ndevice = "nope"', ONE, "device is not set in a part"),
+        ("[shared.set]\nnope = 1", ONE, "own.toml, a part of tiny: unknown key nope"),
         ('name = "y"', ONE, "unknown key name"),
         ('shared = 3', ONE, "shared is a table, got a number (3)"),
         ("", {**ONE, "algorithms": [3]}, "each of algorithms is text, got a number (3)"),
@@ -807,3 +823,25 @@ def test_a_recipe_that_cannot_be_read_is_refused(text, said, tmp_path, capsys):
 def test_a_name_is_no_path(tmp_path, capsys):
     assert cli.main(["reproduce", "../digits", "--recipes", str(RECIPES)]) == 2
     assert "unknown table or figure ../digits" in capsys.readouterr().err
+
+
+def test_more_labels_than_are_tested_together_are_refused(tmp_path, capsys):
+    names = [f"local lr=0.{number}" for number in range(11, 22)]
+    assert own(tmp_path, f'against = "ditto"\ntested = {names}', algorithms=["ditto"], runs=names, seeds=1) == 2
+    assert "at most 10 are tested together, tested has 11" in capsys.readouterr().err
+
+
+def test_a_table_of_another_that_has_no_runs_is_refused(tmp_path, capsys):
+    (tmp_path / "reproduce").mkdir()
+    for name, of in (("one", "other"), ("other", "one")):
+        (tmp_path / "reproduce" / f"{name}.toml").write_text(f'title = "x"\nof = "{of}"\n')
+    assert cli.main(["reproduce", "one", "--recipes", str(tmp_path)]) == 2
+    assert "other has no runs of its own" in capsys.readouterr().err
+    (tmp_path / "reproduce" / "none.toml").write_text('title = "x"\n[shared]\nseeds = 1\n')
+    assert cli.main(["reproduce", "none", "--recipes", str(tmp_path)]) == 2
+    assert "has runs of its own in parts, or those of another" in capsys.readouterr().err
+
+
+def test_a_run_that_is_killed_loses_fifty_rounds_at_most():
+    runs = plan.read("table-main", RECIPES).planned(RECIPES)
+    assert {run.entry.config.checkpoint_every for run in runs} == {50}

@@ -90,19 +90,27 @@ def reproduce_command(words: list[str]) -> None:
         work = Path(own.work or "runs/reproduce")
         with Board(work) as board:
             board.add([run.entry for run in pending])
-            terminal.watch_all(ended(pending, rows, work, processes), board, again, f" and {out}")
-    for target in targets:
-        known = rows.get(target.of or target.name, Finished(out))
-        if own.draw and known.rows and not any(map(known.find, plans[target.name])):
-            told = f"of the {len(known.rows)} rows in {known.folder} none has the settings of {target.name}"
-            print(f"{told}; what was drawn there of others stays as it is", file=sys.stderr)
-            continue
-        found = sheets.write(target, plans[target.name], known, out / target.name, own.quick)
-        if target.ticks:
-            print((out / target.name / "table.md").read_text())
-        if found:
-            terminal.show_cells(target.title, found)
-        print(f"folder  {out / target.name}" + ("" if (out / target.name).is_dir() else ": no runs, nothing drawn"))
+            tables = {out / name for target in targets for name in (target.name, target.of) if name}
+            terminal.watch_all(ended(pending, rows, work, tables, processes), board, again, f" and {out}")
+    drawn = [show(target, plans[target.name], rows, out, own) for target in targets]
+    if not any(drawn):
+        raise UserError("there is nothing to draw", "name the folder of rows with --out or --join, or leave --draw out")
+
+
+def show(target: plan.Target, runs: Sequence[Planned], rows: dict[str, Finished], out: Path, own: Namespace) -> bool:
+    """Write and draw a table or figure of its rows; whether there was anything to draw."""
+    known = rows.get(target.of or target.name, Finished(out))
+    if own.draw and known.rows and not any(map(known.find, runs)):
+        told = f"of the {len(known.rows)} rows in {known.folder} none has the settings of {target.name}"
+        print(f"{told}; what was drawn there of others stays as it is", file=sys.stderr)
+        return False
+    found = sheets.write(target, runs, known, out / target.name, own.quick)
+    if target.ticks:
+        print((out / target.name / "table.md").read_text())
+    if found:
+        terminal.show_cells(target.title, found)
+    print(f"folder  {out / target.name}" + ("" if (out / target.name).is_dir() else ": no runs, nothing drawn"))
+    return True
 
 
 def writable(folder: Path, flag: str) -> None:
@@ -178,14 +186,17 @@ def wanted(runs: Sequence[Planned], own: Namespace) -> list[Planned]:
     return found
 
 
-def ended(runs: Sequence[Planned], rows: dict[str, Finished], work: Path, processes: int) -> Iterator[Entry]:
+def ended(
+    runs: Sequence[Planned], rows: dict[str, Finished], work: Path, tables: set[Path], processes: int
+) -> Iterator[Entry]:
     """Do the runs; each becomes a row as soon as it ends, and its folder goes."""
     agree([run.entry for run in runs], work, "--work")
     sets = {(part.name, part.root) for run in runs if not is_synthetic((part := run.entry.config.data).name)}
     for name, root in sets if len(sets) > 1 else ():  # what is not there shows now, and not when its turn comes
         load(name, root)
-    for folder, flag in [(work, "--work"), *((rows[run.target].folder, "--out") for run in runs)]:
-        writable(folder, flag)
+    writable(work, "--work")
+    for folder in sorted(tables):
+        writable(folder, "--out")
     planned = {run.entry.name: run for run in runs}
     for entry in performed([run.entry for run in runs], work, processes):
         run = planned[entry.name]

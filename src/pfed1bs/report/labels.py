@@ -21,6 +21,7 @@ SMALL = 8.5  # size of the letters of a name that does not stand out, or stands 
 GAP = 6.0  # points between an end and its name
 REACH = 30.0  # points, the farthest that a name lies from an end
 WORST = 60.0  # points away, and what else stands against a place, of the worst that is taken
+FILLS = ("full", "none", "left", "bottom")
 LONGEST = 20  # letters in a line of a name
 
 
@@ -187,8 +188,8 @@ def _list(figure: "Figure", axes: "Axes", ends: Sequence[End]) -> float:
     lines = {line.get_gid(): line for line in axes.lines}
     thin = [lines[f"line-{end.number}"] for end in ends if not end.strong]
     for number, line in enumerate(thin):  # of one colour: where they end tells them apart
-        filled = line.get_color() if number < len(MARKERS) else PAPER
-        line.set(marker=MARKERS[number % len(MARKERS)], markevery=[-1], markersize=4.5, markerfacecolor=filled)
+        fill = FILLS[number // len(MARKERS) % len(FILLS)]
+        line.set(marker=MARKERS[number % len(MARKERS)], markevery=[-1], markersize=4.5, fillstyle=fill)
     wide, tall = figure.get_size_inches()
     names, columns, rows = arranged([end.text for end in ends], 72 * wide)
     grown = 0.2 * rows

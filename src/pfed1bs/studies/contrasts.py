@@ -66,5 +66,5 @@ def shifts(target: Target, found: Sequence[Entered]) -> dict[tuple[str, str, str
             names = [f"{cell.label} {cell.part.removeprefix(cell.data).strip()}" for cell in (one, other)]
             rows = {("", name): cell.rows for name, cell in zip(names, (one, other), strict=True)}
             if verdict := compared(replace(target, against=names[1], tested=()), rows, "").get(names[0]):
-                made[one.data, names[0], names[1]] = verdict
+                made[one.data, names[0], names[1]] = replace(verdict, p=None)  # of many: none is tested
     return made

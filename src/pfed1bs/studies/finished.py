@@ -54,11 +54,12 @@ class Finished:
         rows = [parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
         first: dict[str, int] = {}
         for number, row in enumerate(rows, 1):
-            own = [row["part"], row["label"], row["config"], cast(Json, row["env"]).get("files"), "diverged" in row]
+            told = {key: value for key, value in flatten(cast(Json, row["config"])).items() if key not in ASIDE}
+            own = [row["part"], row["label"], told, cast(Json, row["env"]).get("files"), "diverged" in row]
             before = first.setdefault(json.dumps(own, sort_keys=True), number)
             if _end(rows[before - 1]) != _end(row):
-                told = f"{path}, line {number}, is the run of line {before} with another result"
-                raise UserError(told, "delete the one that is not to count")
+                twice = f"{path}, line {number}, is the run of line {before} with another result"
+                raise UserError(twice, "delete the one that is not to count")
         return cls(folder, rows, cut=len(whole(there)) < len(there))
 
     def find(self, run: Planned) -> Json | None:

@@ -13,6 +13,7 @@ ROW = (
     "part label env.commit env.device env.torch config.algorithm.name config.data.name config.seed config.rounds"
 ).split()
 MEND = "delete that line, or restore the file from a copy; `pfed1bs reproduce NAME --resume` makes what is missing"
+MOST = 1e15  # no number of a run is as large
 CLOSE = 1e-4  # to the same number with six digits
 MEASURED = "mib_per_round total_mib ratio_to_fedavg seconds rounds seed".split()  # numbers of a summary
 
@@ -65,9 +66,14 @@ def _wrong(row: Json) -> str:
     metric = str(summary.get("metric", "accuracy"))
     if any(summary.get(key) is None for key in ("rounds", metric)):
         return "its summary has no rounds, or no result"
+    if not _possible(metric, summary[metric]):
+        return f"its {metric} is no such number"
     for part in ("clients", "curve"):
         if not _even(row.get(part)):
             return f"its {part} are no table of numbers"
+    at = cast(dict[str, list[object]], row["curve"])
+    if not {"round", "sent"} <= {*at} or not all(number in range(int(summary["rounds"])) for number in at["round"]):
+        return "its curve has no bytes, or rounds that it did not run"
     last = cast(dict[str, list[float | None]], row["curve"]).get(metric, [None])[-1]
     if last is None or not isclose(last, cast(float, summary[metric]), rel_tol=CLOSE, abs_tol=CLOSE):
         return f"its {metric} is not that of its last evaluation"
@@ -76,7 +82,7 @@ def _wrong(row: Json) -> str:
 
 def _possible(key: str, value: object) -> bool:
     """Whether a number can be this: what is measured of a run is not negative, and a share is at most 100."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST < value < MOST:
         return False
     share = key.startswith("accuracy")
     return not (share and value > 100) and not ((share or key in MEASURED) and value < 0)

@@ -99,7 +99,11 @@ class Target:
         for part in source.parts[: 1 if quick else None]:
             variants = part.variants(quick)
             for settings in part.settings(quick):
-                config = part.config({**settings, "device": device, "checkpoint_every": KEPT}, folder)
+                try:
+                    config = part.config({**settings, "device": device, "checkpoint_every": KEPT}, folder)
+                except UserError as error:
+                    told = f"{source.name}.toml, a part of {part.recipe}: {error.message}"
+                    raise UserError(told, error.hint) from error
                 name = part.named(settings, config.data.name)
                 for seed in [0] if quick else range(part.seeds) if part.seeds else config.compare.seeds:
                     for item, entry in zip(variants, entries(config, variants, [seed]), strict=True):
@@ -109,14 +113,18 @@ class Target:
                             told = f"{source.name}: two parts have {item.label} on {name} with other settings"
                             raise UserError(told, "give one of the parts a name")
         if not quick:
-            runs = ((run.label, run.entry.config.data.name) for run in found.values())
-            strict.beside(self.paper, runs, f"{folder / 'reproduce' / self.name}.toml")
+            runs = {(run.label, run.entry.config.data.name) for run in found.values()}
+            strict.refuse_strays(self.paper, runs, f"{self.name}.toml")
+            if gone := {*self.data} - {data for _, data in runs}:
+                raise UserError(
+                    f"{self.name}.toml: there is no run on {', '.join(sorted(gone))}", "take it out of data"
+                )
         wanted = [run for run in found.values() if quick or not self.data or run.entry.config.data.name in self.data]
         return sorted(wanted, key=lambda run: (run.entry.config.seed, _place(run.entry.config)))
 
 
-def read(name: str, folder: Path) -> Target:
-    """A table or figure from its recipe, which is as strict as others."""
+def read(name: str, folder: Path, whose: str = "") -> Target:
+    """A table or figure from its recipe, which is as strict as others; `whose` runs it has, if another asks."""
     path = folder / "reproduce" / f"{name}.toml"
     if Path(name).name != name or (not path.is_file() and name not in NAMES):
         raise UserError(f"unknown table or figure {name}, there is no {path}", nearest(name, [*NAMES, "all"]))
@@ -124,22 +132,29 @@ def read(name: str, folder: Path) -> Target:
         raise UserError(f"there is no {path}", "call it in a checkout, or say with --recipes where its recipes are")
     plain: dict[str, Any] = recipes.read(str(path))
     shared, parts = plain.pop("shared", {}), plain.pop("parts", [])
-    strict.known(Target, {**plain, "parts": parts}, str(path), without="name")
-    strict.whole(Target, plain, str(path), without="name")
-    strict.numbers(plain.get("paper", {}), str(path))
-    strict.known(Piece, shared, f"{path}, shared")
+    strict.refuse_unknown(Target, {**plain, "parts": parts}, str(path), without="name")
+    strict.refuse_missing(Target, plain, str(path), without="name")
+    strict.refuse_numbers(plain.get("paper", {}), str(path))
+    strict.refuse_unknown(Piece, shared, f"{path}, shared")
     target = Target(name=name, parts=[_piece(shared, part, str(path)) for part in parts], **plain)
-    if target.of == name:
-        raise UserError(f"{path}: its runs are those of itself", "give it parts, or name another table with of")
-    return replace(target, **_labelled(target, (read(target.of, folder) if target.of else target).parts, path))
+    if [bool(parts), bool(target.of), bool(target.ticks)].count(True) != 1:
+        raise UserError(f"{path} has runs of its own in parts, or those of another table", "give it either parts or of")
+    if whose and not parts:
+        raise UserError(
+            f"{name} has no runs of its own, which {whose} asks for with of", "name the table that has them"
+        )
+    source = read(target.of, folder, whose=str(path)) if target.of else target
+    return replace(target, **_labelled(target, source.parts, str(path)))
 
 
 def _piece(shared: dict[str, Any], part: dict[str, Any], path: str) -> Piece:
     """A part of a recipe, over what all parts share."""
-    strict.known(Piece, part, f"{path}, a part")
+    strict.refuse_unknown(Piece, part, f"{path}, a part")
     both: dict[str, Any] = {**shared, **part, "set": {**shared.get("set", {}), **part.get("set", {})}}
-    strict.whole(Piece, both, f"{path}, a part")
-    strict.counted(both.get("seeds", 0), both["set"], f"{path}, a part")
+    strict.refuse_missing(Piece, both, f"{path}, a part")
+    strict.refuse_settings(both.get("seeds", 0), both["set"], f"{path}, a part")
+    if "/" in both.get("name", ""):
+        raise UserError(f"{path}, a part: its name {both['name']} is a path", "it stands in names of folders")
     return Piece(**both)
 
 
@@ -149,24 +164,23 @@ def in_order(plans: Iterable[Sequence[Planned]]) -> list[Planned]:
     return sorted(found.values(), key=lambda run: run.entry.config.seed)
 
 
-def _labelled(target: Target, parts: Sequence[Piece], path: Path) -> dict[str, Any]:
+def _labelled(target: Target, parts: Sequence[Piece], path: str) -> dict[str, Any]:
     """Every label that a recipe names, as rows have it; one that is none of its runs would be dropped in silence."""
-    variants = [item for part in parts for item in part.variants(quick=False)]
-    labels = [item.label for item in variants]
-    strict.drawn(target.pictures, [item.name for item in variants], str(path))
+    labels = [*dict.fromkeys(item.label for part in parts for item in part.variants(quick=False))]
+    strict.refuse_pictures(target.pictures, labels, path)
 
     def known(text: str) -> str:
         label = variant(text).label
         if label not in labels:
-            raise UserError(f"{path}: no run is {text}", nearest(text, [*dict.fromkeys(labels)]))
+            raise UserError(f"{path}: no run is {text}", nearest(text, labels))
         return label
 
-    return {
-        "against": known(target.against) if target.against else "",
-        "tested": [known(name) for name in target.tested],
-        "rivals": {known(name): [known(other) for other in others] for name, others in target.rivals.items()},
-        "paper": {known(name): numbers for name, numbers in target.paper.items()},
-    }
+    against = known(target.against) if target.against else ""
+    tested = [known(name) for name in target.tested]
+    rivals = {known(name): [known(other) for other in others] for name, others in target.rivals.items()}
+    strict.refuse_comparisons(against, tested, rivals, path)
+    paper = {known(name): numbers for name, numbers in target.paper.items()}
+    return {"against": against, "tested": tested, "rivals": rivals, "paper": paper}
 
 
 def _place(config: Config) -> int:

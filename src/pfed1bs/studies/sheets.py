@@ -72,8 +72,9 @@ def draw(name: str, rows: Sequence[Json], path: Path, made: str = "", head: str 
     option = name.removeprefix(AGAINST)
     picture = DRAWN[name](shown_of(named(found))) if option == name else against(option, found)
     if picture:
-        with look():
-            headed(picture.figure, head)
+        if head:
+            with look():
+                headed(picture.figure, head)
         picture.write(path, made)
 
 
