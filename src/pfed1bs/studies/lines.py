@@ -13,7 +13,7 @@ ROW = (
     "part label env.commit env.device env.torch config.algorithm.name config.data.name config.seed config.rounds"
 ).split()
 MEND = "delete that line, or restore the file from a copy; `pfed1bs reproduce NAME --resume` makes what is missing"
-MOST = 1e15  # no number of a run is as large
+MOST = 1e308  # floats end there
 CLOSE = 1e-4  # to the same number with six digits
 MEASURED = "mib_per_round total_mib ratio_to_fedavg seconds rounds seed".split()  # numbers of a summary
 
