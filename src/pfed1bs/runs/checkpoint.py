@@ -23,7 +23,7 @@ ROWS = "3"  # 3: the clients' states are rows in files beside it, and here is wh
 STATES = "states"  # the folder of those files
 SETS = ("lost", "resting")  # of clients; an empty one is not written
 ANEW = "finish it with the release that began it, or begin anew in another folder"
-ELSEWHERE = "restore it from a copy, or remove the folder of this run and begin it anew"
+ELSEWHERE = "restore it from a copy, begin anew in another folder, or remove the run's and begin it again"
 
 
 def save(path: Path, progress: Progress, identity: str) -> None:
