@@ -284,3 +284,11 @@ def test_bars_say_of_how_many_seeds_they_are(tmp_path):
     ]
     assert bars_of(found) == "bars: 95 % intervals, 3 to 5 seeds; one seed has none"
     assert bars_of(found[1:2]) == "bars: 95 % intervals, 3 seeds" and bars_of(found[:1]) == ""
+
+
+@pytest.mark.parametrize(("count", "said"), [(3, "bands and bars"), (10, "coloured bands and bars")])
+def test_a_picture_with_grey_lines_says_that_they_have_no_bars(count, said, tmp_path):
+    names = [name for name in KNOWN if name != "pfed1bs"][:count]
+    runs = [run_folder(tmp_path, name, seed, (50 + at, 90 - at)) for at, name in enumerate(names) for seed in (0, 1)]
+    report.draw(list(map(report.read, runs)), "accuracy-rounds", tmp_path / "a.svg")
+    assert f"{said}: 95 % intervals, 2 seeds" in words_of(tmp_path / "a.svg")

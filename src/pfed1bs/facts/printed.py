@@ -35,6 +35,7 @@ NETS = {
     ),
 }
 DATASETS = {"MNIST": "mlp", "FMNIST": "mlp", "CIFAR-10": "vgg8", "CIFAR-100": "vgg16", "SVHN": "vgg8"}
+SPELT = {name.lower().replace("-", ""): name for name in DATASETS}  # our names of data sets, and the paper's
 CLIENTS = 20
 
 # Which count of n reproduces a row of Table 1, bits up and down; no count fits all cells of the last two rows, so ours

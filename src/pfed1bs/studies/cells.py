@@ -6,7 +6,7 @@ from math import hypot, inf, isfinite, sqrt
 from statistics import fmean
 from typing import TypeVar, cast
 
-from pfed1bs.facts.printed import paper_table
+from pfed1bs.facts.printed import SPELT, paper_table
 from pfed1bs.report.groups import Spread, student
 from pfed1bs.report.records import Json
 from pfed1bs.report.statistics import MARGIN, Difference, Verdict, chance
@@ -15,9 +15,12 @@ T = TypeVar("T", bound=float)  # the number of a round
 CLOSE = 1.0  # points; nearer, or within the 95 % interval of the difference, a cell of several seeds is reproduced
 WIDE = 2.0  # points; where half that interval is more, a cell within it is open
 RUNS = 10  # of each cell of the paper
-OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters, without hyphens in those of data sets
+OURS = {"zSignFed": "zsign"}  # other names are the paper's in small letters
 COSTS = {
-    (OURS.get(cell.method, cell.method.lower()), cell.dataset.lower().replace("-", "")): cell for cell in paper_table()
+    (OURS.get(cell.method, cell.method.lower()), data): cell
+    for data, name in SPELT.items()
+    for cell in paper_table()
+    if cell.dataset == name
 }
 NUMBERS = (
     "accuracy accuracy_late accuracy_global accuracy_tuned mib_per_round total_mib ratio_to_fedavg seconds rounds"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from pfed1bs.facts.printed import DATASETS
+from pfed1bs.facts.printed import SPELT
 from pfed1bs.report.groups import Group, groups
 from pfed1bs.report.pictures import shown_of
 from pfed1bs.report.records import Json
@@ -21,8 +21,6 @@ from pfed1bs.studies.markdown import markdown, ticked
 from pfed1bs.studies.pictured import AGAINST, DRAWN
 from pfed1bs.studies.plan import Planned, Target
 from pfed1bs.studies.sweeps import against
-
-SPELT = {name.lower().replace("-", ""): name for name in DATASETS}  # data sets, as the paper writes them
 
 
 def write(target: Target, runs: Sequence[Planned], known: Finished, folder: Path, quick: bool = False) -> list[Entered]:
