@@ -50,7 +50,8 @@ class Finished:
         """What a folder holds; a last line that was cut off is left out."""
         path = folder / FILE
         there = path.read_bytes() if path.exists() else b""
-        lines = whole(there).split(b"\n")[:-1]
+        kept = whole(there)
+        lines = kept.split(b"\n")[:-1]
         rows = [parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, 1)]
         first: dict[str, int] = {}
         for number, row in enumerate(rows, 1):
@@ -60,7 +61,7 @@ class Finished:
             if _end(rows[before - 1]) != _end(row):
                 twice = f"{path}, line {number}, is the run of line {before} with another result"
                 raise UserError(twice, "delete the one that is not to count")
-        return cls(folder, rows, cut=len(whole(there)) < len(there))
+        return cls(folder, rows, cut=len(kept) < len(there))
 
     def find(self, run: Planned) -> Json | None:
         """The row of a run with these very settings."""

@@ -99,11 +99,7 @@ class Target:
         for part in source.parts[: 1 if quick else None]:
             variants = part.variants(quick)
             for settings in part.settings(quick):
-                try:
-                    config = part.config({**settings, "device": device, "checkpoint_every": KEPT}, folder)
-                except UserError as error:
-                    told = f"{source.name}.toml, a part of {part.recipe}: {error.message}"
-                    raise UserError(told, error.hint) from error
+                config = source.config(part, {**settings, "device": device, "checkpoint_every": KEPT}, folder)
                 name = part.named(settings, config.data.name)
                 for seed in [0] if quick else range(part.seeds) if part.seeds else config.compare.seeds:
                     for item, entry in zip(variants, entries(config, variants, [seed]), strict=True):
@@ -121,6 +117,13 @@ class Target:
                 )
         wanted = [run for run in found.values() if quick or not self.data or run.entry.config.data.name in self.data]
         return sorted(wanted, key=lambda run: (run.entry.config.seed, _place(run.entry.config)))
+
+    def config(self, part: Piece, settings: Options, folder: Path) -> Config:
+        """The configuration of a part; what is wrong in it is told with its place."""
+        try:
+            return part.config(settings, folder)
+        except UserError as error:
+            raise UserError(f"{self.name}.toml, a part of {part.recipe}: {error.message}", error.hint) from error
 
 
 def read(name: str, folder: Path, whose: str = "") -> Target:
